@@ -10,7 +10,7 @@ python=${PYTHON:-python3}
 machine=${MACHINE:-$(uname -m | sed 's/^arm64$/aarch64/')}
 house=docker/wheelhouse
 
-# What the index has as source alone. It is pure Python: a wheel built here fits everywhere.
+# The package that the index has as source alone. It is pure Python: a wheel built here fits everywhere.
 source_only=$("$python" -c '
 import re, tomllib
 wanted = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]

@@ -22,6 +22,8 @@ from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
 
+UNPACKED = Path(__file__).parents[1] / "build" / "prometheus" / "usr" / "bin"
+
 LONGEST = (
     "tests/spark",
     "tests/fuzz/test_fuzz.py",
@@ -54,11 +56,14 @@ LONGEST = (
 
 def pytest_configure() -> None:
     """Say nothing of how fast an example has to be. And be interruptible, and have the processes that tests start be so
-    too: a shell that starts the tests in the background has them, and all they start, ignore SIGINT."""
+    too: a shell that starts the tests in the background has them, and all they start, ignore SIGINT.
+
+    Programs that system-packages.sh has unpacked are found as if they were installed."""
     hypothesis.settings.register_profile("at any speed", deadline=None)
     hypothesis.settings.load_profile("at any speed")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(UNPACKED)])
 
 
 def pytest_collection_finish() -> None:

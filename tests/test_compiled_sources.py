@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import importlib
 import inspect
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_modules import LEFT_OUT, SEEN
 
 from kraftpy.broker.storage.cleaning_messages import Failure, Order
 from kraftpy.log.compaction_work import Cleaned, CleaningPlan, Done, Source
@@ -111,6 +114,15 @@ def test_special_methods_are_methods(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_a_class_with_a_length_says_when_it_is_true(name: str) -> None:
+    """The compiler takes `X | None` for true if it is an X without `__bool__`: unused logs got files when closed."""
+    for each in ast.walk(MODULES[name]):
+        if isinstance(each, ast.ClassDef):
+            methods = {part.name for part in each.body if isinstance(part, ast.FunctionDef)}
+            assert "__len__" not in methods or "__bool__" in methods, each.name
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_no_class_is_only_for_type_checkers(name: str) -> None:
     """The compiler refuses classes inside of `if`."""
     conditions = [each for each in MODULES[name].body if isinstance(each, ast.If)]
@@ -150,6 +162,39 @@ def test_no_module_is_a_program(name: str) -> None:
     assert "__name__ == '__main__'" not in [
         ast.unparse(each.test) for each in MODULES[name].body if isinstance(each, ast.If)
     ]
+
+
+def test_nothing_refers_weakly_to_compiled_objects() -> None:
+    """A weak reference to one ends the process when it is looked at after the object is gone."""
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "kraftpy").rglob("*.py")
+        if "weakref" in {part for each in ast.walk(ast.parse(path.read_text())) for part in imported(each)}
+    }
+    assert users == {"kraftpy/client/metrics.py", "kraftpy/client/ranges/metrics.py"}, (
+        "these refer to their own classes"
+    )
+    assert not users & MODULES.keys()
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Return the modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def test_the_tests_that_are_left_out_exist() -> None:
+    for name in (each for tests in LEFT_OUT.values() for each in tests):
+        file, _, function = name.partition("[")[0].partition("::")
+        assert function in {each.name for each in functions(ast.parse((ROOT / file).read_text()))}, name
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_tests_may_replace_exists(name: str) -> None:
+    parts = name.split(".")
+    module = next(end for end in range(len(parts), 0, -1) if "/".join(parts[:end]) + ".py" in MODULES)
+    functools.reduce(getattr, parts[module:], importlib.import_module(".".join(parts[:module])))
 
 
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:

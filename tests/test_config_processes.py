@@ -113,6 +113,20 @@ def test_a_further_process_may_be_a_voter_if_it_is_where_the_quorum_expects_it()
         made({**settings, "controller.quorum.voters": voters})
 
 
+def test_only_the_first_process_of_a_formatted_quorum_s_controller_joins_the_voters() -> None:
+    settings = {
+        "node.id": "200",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "controller.quorum.bootstrap.servers": "one:9093,two:9093,three:9093",
+        "controller.quorum.auto.join.enable": "true",
+        "kraftpy.quorum.secret": "x" * 20,
+    }
+    configs = made(settings, port_step=10)
+    assert [each.process_roles for each in configs] == [("broker", "controller"), ("broker",), ("broker",)]
+    assert [each.controller_quorum_auto_join_enable for each in configs] == [True, False, False]
+    assert {each.offsets_topic_replication_factor for each in configs} == {3}
+
+
 def test_given_defaults_of_internal_topics_hold_for_all() -> None:
     configs = made({"offsets.topic.replication.factor": "3", "transaction.state.log.replication.factor": "2"})
     assert {each.offsets_topic_replication_factor for each in configs} == {3}

@@ -181,6 +181,7 @@ def test_an_override_needs_a_name_and_a_value(override: str) -> None:
         load(None, {}, [override])
 
 
+AUTO_JOIN = "controller.quorum.auto.join.enable"
 QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
 
 
@@ -308,7 +309,17 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ),
         (
             {"controller.quorum.bootstrap.servers": "a:1,b:1"},
-            "controller.quorum.voters is required: a controller must know the voters",
+            "listeners: there is none for the quorum; a controller needs one of controller.listener.names=CONTROLLER, "
+            "for example CONTROLLER://:9093",
+        ),
+        (
+            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1", AUTO_JOIN: "true"},
+            f"{AUTO_JOIN} is only supported when process.roles contains the 'controller' role.",
+        ),
+        (
+            {"controller.quorum.bootstrap.servers": "a:1", AUTO_JOIN: "true"},
+            f"{AUTO_JOIN}: listeners has none for the quorum; a voter needs one of controller.listener.names="
+            "CONTROLLER, for example CONTROLLER://:9093",
         ),
         (
             {"broker.session.timeout.ms": "3000"},
@@ -371,6 +382,15 @@ def test_a_cluster_of_three_as_in_a_container() -> None:
     assert not config.is_alone
     assert config.offsets_topic_replication_factor == 3, "Kafka's default, where there can be as many"
     assert BrokerConfig.of({**given, "offsets.topic.replication.factor": "2"}).offsets_topic_replication_factor == 2
+
+
+def test_a_controller_that_finds_its_quorum_at_several_addresses() -> None:
+    """Its first voters are in its directory, which was formatted with them."""
+    config = BrokerConfig.of({**QUORUM, "controller.quorum.bootstrap.servers": "a:9093,b:9093", AUTO_JOIN: "true"})
+    assert (config.is_own_quorum, config.is_alone, config.controller_quorum_auto_join_enable) == (False, False, True)
+    assert config.offsets_topic_replication_factor == 3
+    one = BrokerConfig.of({**QUORUM, "controller.quorum.bootstrap.servers": "a:9093"})
+    assert (one.is_own_quorum, one.controller_quorum_auto_join_enable) == (True, False)
 
 
 def test_roles_apart() -> None:

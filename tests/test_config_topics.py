@@ -157,6 +157,20 @@ def test_a_broker_setting_is_described() -> None:
     assert "secret" not in repr(password)
 
 
+def test_a_broker_setting_without_effect_says_so() -> None:
+    says = "(No effect in this broker.)"
+    entries = describe_broker(DEFAULT)
+    without = {entry.name for entry in entries if entry.documentation.endswith(f". {says}")}
+    assert without == {entry.name for entry in entries if says in entry.documentation}
+    assert without == OTHER_SETTINGS.keys() & {entry.name for entry in entries}
+    assert {"background.threads", "ssl.provider"} <= without
+    assert not without & {"num.partitions", "ssl.keystore.location"}
+    of_one = {"listener.name.a.ssl.provider": True, "listener.name.a.ssl.keystore.location": False}
+    given = BrokerConfig.of(dict.fromkeys(of_one, "x"))
+    described = {entry.name: entry.documentation for entry in describe_broker(given, list(of_one))}
+    assert {name: says in text for name, text in described.items()} == of_one, "nor has one of a single listener"
+
+
 def synonyms_of(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
     return [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms]
 

@@ -75,6 +75,7 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
         assert name in names
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "kraftpy").rglob("*.py")}
     assert sources <= set(names)
+    assert [name for name in names if name.endswith(".so")] == [], "this is the pure wheel"
     assert {name.partition("/")[0] for name in names} == {"kraftpy", "pyspark_kraftpy", info}
 
 

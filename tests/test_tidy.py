@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import re
 import subprocess
+import tokenize
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -251,3 +255,199 @@ def test_scripts_have_commands_and_what_happened() -> None:
     for name in tracked():
         if name.endswith(".script"):
             assert "\n---" in (ROOT / name).read_text(encoding="utf-8"), f"{name}: nothing is expected in it"
+
+
+# Sentences name their subject -----------------------------------------------------------------------------------------
+
+_THE_REST = r"(?=[\s,]|'s\b)(?:[^.?!]|[.?!](?=\w))*[.?!]?"
+HEADLESS = re.compile(rf"(?:^|[.:!?][)\"'*_\]]* )[(*_]*(?=((?:What|Who|Whoever|Of){_THE_REST}))")
+HEADLESS_OPENING = re.compile(rf"(?=((?:what|who|whoever){_THE_REST}))")
+"""A docstring or a comment in lower case. One with "of" may stand beside the code that it completes."""
+LIST_MARKER = re.compile(r" *(?:(?:[-*>]|\d+\.) +)*")
+HASH_COMMENTS = (".script", ".sh", ".toml", ".tsv", ".yaml")
+A_COMMENT_TO_READ = re.compile(r"#.*\b(?:[Ww]hat|[Ww]ho|[Ww]hoever|Of)\b")
+"""Finding the comments of a file is slow, and few files have one with these words."""
+
+
+def units(text: str) -> Iterator[str]:
+    """Yield each paragraph, list item and part of another indentation as one line, its code left out."""
+    unit: list[str] = []
+    indent = 0
+    for line in [*text.splitlines(), ""]:
+        marker = LIST_MARKER.match(line)
+        assert marker is not None
+        if unit and (not line.strip() or marker[0].strip() or len(marker[0]) != indent):
+            yield re.sub(r"`+[^`]*`+", "`", " ".join(" ".join(unit).split()))
+            unit = []
+        if line.strip():
+            indent = len(marker[0])
+            unit.append(line[indent:])
+
+
+def headless(text: str, *, is_comment: bool = False) -> list[str]:
+    """Return the sentences that begin with What, Who, Whoever or Of and are no questions."""
+    lines = list(units(text))
+    found = [each[1] for line in lines for each in HEADLESS.finditer(line)]
+    if is_comment and lines and (opening := HEADLESS_OPENING.match(lines[0])):
+        found.append(opening[1])
+    return [sentence for sentence in found if not sentence.endswith("?")]
+
+
+def markdown_prose(text: str) -> str:
+    """Return a page without its code and its headings, with every cell of a table as a paragraph."""
+    lines, is_code = [], False
+    for line in text.splitlines():
+        bare = line.lstrip(" >")
+        if bare.startswith("```"):
+            is_code = not is_code
+        if is_code or bare.startswith(("```", "#", ":::", "<!--")):
+            lines.append("")
+        elif bare.startswith("|"):
+            lines += [part for cell in bare.split("|") for part in ("", cell.strip())]
+        else:
+            lines.append(line)
+    assert not is_code, "a page ends within code"
+    return "\n".join(lines)
+
+
+def hash_comments(text: str) -> Iterator[str]:
+    """Yield each block of lines that are comments."""
+    for block in re.findall(r"(?m)(?:^[ \t]*#(?!!).*\n?)+", text):
+        yield "\n".join(re.sub(r"^\s*#+ ?", "", line) for line in block.splitlines())
+
+
+def python_comments(file: str) -> Iterator[str]:
+    """Yield each comment behind code, and each block of comments."""
+    with (ROOT / file).open("rb") as source:
+        comments = [token for token in tokenize.tokenize(source.readline) if token.type == tokenize.COMMENT]
+    block: list[str] = []
+    last = (0, 0)
+    for comment in comments:
+        line, column = comment.start
+        is_alone = not comment.line[:column].strip()
+        if block and not (is_alone and last == (line - 1, column)):
+            yield "\n".join(block)
+            block = []
+        block.append(re.sub(r"^#+:? ?", "", comment.string))
+        last = (line, column) if is_alone else (0, 0)
+    if block:
+        yield "\n".join(block)
+
+
+def headless_in_python(file: str) -> list[str]:
+    """Return the headless sentences of docstrings, comments and, in the packages, of all other texts."""
+    found = []
+    for node in ast.walk(tree(file)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                found += headless(inspect.cleandoc(text), is_comment=True)
+            case ast.Constant(value=str(text)) if file in PACKAGE_FILES:
+                found += headless(inspect.cleandoc(text))
+    if A_COMMENT_TO_READ.search((ROOT / file).read_text(encoding="utf-8")):
+        found += [each for text in python_comments(file) for each in headless(text, is_comment=True)]
+    return found
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield the texts of a TOML file, from its tables and arrays."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in value.values():
+                yield from texts(each)
+        case list():
+            for each in value:
+                yield from texts(each)
+
+
+def headless_in(name: str) -> list[str]:
+    found: list[str] = []
+    if name.endswith(".py"):
+        found += headless_in_python(name)
+    if name.endswith(".md"):
+        found += headless(markdown_prose((ROOT / name).read_text(encoding="utf-8")))
+    if name.endswith(".toml"):
+        found += [each for text in texts(tomllib.loads((ROOT / name).read_text("utf-8"))) for each in headless(text)]
+    if name.endswith(HASH_COMMENTS):
+        comments = hash_comments((ROOT / name).read_text(encoding="utf-8"))
+        found += [each for comment in comments for each in headless(comment, is_comment=True)]
+    return list(dict.fromkeys(found))
+
+
+def test_sentences_name_their_subject() -> None:
+    """No sentence begins with a bare What, Who, Whoever or Of; a question may, and a heading of a page."""
+    assert [f"{name}: {sentence}" for name in tracked() for sentence in headless_in(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("What was found is kept.", ["What was found is kept."]),
+        ("It ends. Whoever waits is told\nso, at once. Others are not.", ["Whoever waits is told so, at once."]),
+        ("Of the 78 seeds, none failed", ["Of the 78 seeds, none failed"]),
+        ("- first\n- Who asks waits:\n  v1.2 as well. More", ["Who asks waits: v1.2 as well."]),
+        ("1. What is due goes", ["What is due goes"]),
+        ("one\n    What is below", ["What is below"]),
+        ("Left out: What `a. b` has. (Who reads it.)", ["What ` has.", "Who reads it."]),
+        ('"All of it." What a day. **Of note.**', ["What a day.", "Of note."]),
+        ("What's left stays.", ["What's left stays."]),
+        ("What is it? Who asks\nfor v1.2 or `v1.3?`, and why? Of course?", []),
+        ("It asks what is there, and who.\nEnds of What (an enum) too, What.CREATE", []),
+        ("Whatever it is. Whole ones. Often. [What survives what](a.md) tells", []),
+        ("what is in lower case may go on", []),
+    ],
+)
+def test_a_sentence_without_its_subject_is_found(text: str, found: list[str]) -> None:
+    assert headless(text) == found
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("# What it costs\n\nWho pays is told.\n", ["Who pays is told."]),
+        ("```sh\n# What runs.\n```\n\n> Of these, two.", ["Of these, two."]),
+        ("- a\n\n  ```\n  What runs.\n  ```\n", []),
+        ("| a | b |\n|---|---|\n| What is it? | Who knows waits |\n", ["Who knows waits"]),
+    ],
+)
+def test_it_is_found_in_the_prose_of_a_page(page: str, found: list[str]) -> None:
+    assert headless(markdown_prose(page)) == found
+
+
+def test_it_is_found_in_docstrings_comments_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """\
+        '''What a module is.
+
+        Fine.
+        '''
+        # Of old
+        A = 1  # what it is
+        '''Of `A`.'''
+        B = "Who asks, waits."  # of the rest
+        # It is long, and goes on.
+        # Who reads on is told more: not
+        # Of this.
+        def c():
+            x = 1  # fine
+            # Whoever asks?
+            return x
+        """
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    monkeypatch.setattr(f"{__name__}.PACKAGE_FILES", ["package.py"])
+    found = [
+        "What a module is.",
+        "Of `.",
+        "Who asks, waits.",
+        "Of old",
+        "what it is",
+        "Who reads on is told more: not Of this.",
+    ]
+    for name in ("package.py", "test.py"):
+        (tmp_path / name).write_text(inspect.cleandoc(source), encoding="utf-8")
+    assert sorted(headless_in("package.py")) == sorted(found)
+    assert sorted(headless_in("test.py")) == sorted(set(found) - {"Who asks, waits."})
+    (tmp_path / "a.script").write_text("say # Who\n# Of two, one goes. A\n# what goes, too\n---\n# what is last\n")
+    assert headless_in("a.script") == ["Of two, one goes.", "what is last"]
+    (tmp_path / "a.toml").write_text("# Who asks.\na = [{reason = 'It waits. Of course.'}]\n")
+    assert headless_in("a.toml") == ["Of course.", "Who asks."]

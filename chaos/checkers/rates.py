@@ -13,9 +13,9 @@ second.
 
 A broker counts over eleven seconds, so a client that was idle may send as much at once. It answers at once and reads
 the connection later, so what is over shows in the next request. A broker that lags may not know a quota yet: before the
-end (`final`), a broker counts once it has told a client to wait. A connection belongs to one run of a broker. What
-several connections use together is judged at the end, when no broker is restarted; and so are connections that are
-opened, since before the end a broker that dies closes them as well.
+end (`final`), a broker counts once it has told a client to wait. A connection belongs to one run of a broker. The
+sum of several connections is judged at the end, when no broker is restarted; and so are connections that are opened,
+since before the end a broker that dies closes them as well.
 """
 
 from __future__ import annotations

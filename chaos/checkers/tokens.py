@@ -124,7 +124,9 @@ def _wrong_clocks(history: History) -> dict[int, int]:
     """Return, for each operation behind a fault of clocks, by how many nanoseconds any clock may be wrong."""
     worst, found = 0, {}
     for op in history.ops:
-        if op.process == NEMESIS and op.f == FAULT and op.value["kind"] in ("clock-skew", "clock-strobe"):
-            worst = max(worst, abs(op.value["settings"]["skew_ms"]) * 1_000_000)
+        if op.process == NEMESIS and op.f == FAULT:
+            for part in op.value.get("settings", {}).get("parts", (op.value,)):
+                if part["kind"] in ("clock-skew", "clock-strobe"):
+                    worst = max(worst, abs(part["settings"]["skew_ms"]) * 1_000_000)
         found[op.index] = worst
     return found

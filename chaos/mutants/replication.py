@@ -63,7 +63,7 @@ def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
     return (HighWatermarkAdvanced(offset=offset),)
 
 
-def _count_the_proposal(self: Any) -> None:
+def _count_the_proposal(self: Any) -> Sequence[LeaderEffect]:
     """Drop a replica at once when it is proposed to be dropped."""
     members = frozenset(self.state.isr)
     if self._proposal is not None:
@@ -71,6 +71,7 @@ def _count_the_proposal(self: Any) -> None:
     self.maximal_isr = members
     for follower in self._followers.values():
         follower.is_counted = follower.broker_id in members
+    return ()
 
 
 def _read_uncommitted(

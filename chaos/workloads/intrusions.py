@@ -390,7 +390,7 @@ PROBES: Final[tuple[Intrusion, ...]] = (
 
 INTRUSIONS: Final[tuple[Intrusion, ...]] = (
     *PROBES,
-    # what anybody may ask, and is told only what he may see
+    # anybody may ask these, and is told only what he may see
     Intrusion(
         key=ApiKey.METADATA,
         name="of all topics",

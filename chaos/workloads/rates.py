@@ -47,7 +47,7 @@ AT_ONCE: Final = ((GREEDY,), (POLITE,), SHARING)
 
 _KEY: Final = "producer_byte_rate"
 _ENTITIES: Final = {GREEDY: {"user": GREEDY}, POLITE: {"user": POLITE}, CLIENT_ID: {"client-id": CLIENT_ID}}
-"""What has a quota, by the name in the history."""
+"""The entities that have a quota, by the name in the history."""
 _BYTES: Final = {GREEDY: 10_000, POLITE: 2_000, **dict.fromkeys(SHARING, 10_000)}
 """The size of each record: two that are polite come in a second."""
 _PAUSE_SECONDS: Final = {GREEDY: 0.05, POLITE: 0.5, **dict.fromkeys(SHARING, 0.1)}

@@ -82,8 +82,8 @@ class SimulatedWorld:
         self._coordinated = coordinated
         self._cuts: dict[Cut, int] = {}  # how many faults cut this link
         self._sync_failed: set[NodeId] = set()
-        self._lost_by: dict[NodeId, int] = {}
-        """Nodes that lost data, or are about to, with the epoch of their registration."""
+        self._lost_by: dict[NodeId, tuple[int, int]] = {}
+        """Nodes that lost data, or are about to, with their registration's epoch and the newest entry known then."""
         self.operator = Operator(cluster)
         self.abilities: frozenset[Kind] = frozenset(Kind) - {Kind.SEVERAL}
         if len(cluster.nodes) == 1:
@@ -214,14 +214,15 @@ class SimulatedWorld:
     def _loses(self, node: NodeId) -> None:
         broker = self.operator.newest()
         registered = None if broker is None else broker.image.broker(BrokerId(node))
-        if registered is not None:
-            self._lost_by[node] = registered.broker_epoch
+        if broker is not None and registered is not None:
+            self._lost_by[node] = registered.broker_epoch, broker.metadata.applied_index
 
     def _spare_who_is_left(self, node: NodeId) -> None:
         """Raise `FaultSkipped` if the controller counts on another node that has lost data."""
         broker = self.operator.newest()
-        for other, epoch in sorted(self._lost_by.items()):
-            registered = None if broker is None else broker.image.broker(BrokerId(other))
+        for other, (epoch, known_at) in sorted(self._lost_by.items()):
+            is_newer = broker is not None and broker.metadata.applied_index > known_at
+            registered = broker.image.broker(BrokerId(other)) if broker is not None and is_newer else None
             if registered is not None and (registered.fenced or registered.broker_epoch != epoch):
                 del self._lost_by[other]
             elif other != node:

@@ -172,11 +172,13 @@ def corruptible(data: Path, of: str) -> Iterator[Path]:
 
 
 def flip(file: Path, chance: Random) -> None:
-    """Flip one bit."""
+    """Flip one bit on the disk: its page is not left in memory, where no disk would have changed it."""
     with file.open("r+b", buffering=0) as opened:
         at = chance.randrange(os.fstat(opened.fileno()).st_size)
         (byte,) = os.pread(opened.fileno(), 1, at)
         os.pwrite(opened.fileno(), bytes([byte ^ 1 << chance.randrange(8)]), at)
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _wrong(reading: Reading) -> str | None:

@@ -206,7 +206,7 @@ class Network:
                 def refuse() -> None:
                     if not answer.done():
                         answer.set_exception(refused)
-                        answer.exception()  # who asked may be at its next attempt by now, or dead
+                        answer.exception()  # the caller may be at its next attempt by now, or dead
 
                 self._tell(process, back, refuse)
             return

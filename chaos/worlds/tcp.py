@@ -62,7 +62,7 @@ class Flow:
         self.target = target
         self.unread_bytes = 0
         self._link = network.link(source.process.host, target.process.host)
-        self._held: deque[bytes | BaseException | None] = deque()  # what a cut holds back
+        self._held: deque[bytes | BaseException | None] = deque()  # data that a cut holds back
         self._last_arrival = 0.0
         network.flow_began(self)
 

@@ -23,7 +23,7 @@ while [ "$turns" -gt 0 ]; do
             turns=$((turns - 1))
             ;;
     esac
-    # What is passed on goes to the end of the arguments.
+    # Options that are passed on go to the end of the arguments.
     case $option in
         --list | --create | --describe | --alter | --delete) action=${option#--} ;;
         --bootstrap-server) servers=$value ;;

@@ -67,6 +67,7 @@ from kraftpy.broker.upkeep.directory_reports import ReplicaReports
 from kraftpy.broker.upkeep.log_moves import LogMoves
 from kraftpy.broker.upkeep.maintenance import Maintenance
 from kraftpy.config import BrokerConfig, Listener
+from kraftpy.config.controller_address import controller_address
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import AllocateProducerIds
@@ -81,6 +82,7 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.metadata.auto_join import AutoJoin
     from kraftpy.broker.metadata.transport import Links
     from kraftpy.broker.security.listeners import SecureListeners
 
@@ -221,6 +223,8 @@ class Broker:
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self.console: ConsoleProcess | None = None
+        self.is_one_of_many = False
+        """Other nodes write to the same log (`server`)."""
         self._is_stopping = False
         """No client is served any more; a connection that was accepted earlier but is only set up now is refused."""
 
@@ -277,7 +281,9 @@ class Broker:
             await open_monitoring(self)
             await self._bind()
             if self.config.kraftpy_console_listener is not None:
-                self.console = console_of(self.config, self.advertised)
+                self.console = console_of(
+                    self.config, self.advertised, self.metrics.monitor, is_one_of_many=self.is_one_of_many
+                )
         except StartupError:
             for bound in self._servers:
                 bound.close()
@@ -295,6 +301,8 @@ class Broker:
             await self._link()
             if self.controller is not None:
                 self.controller.start()
+            if self.config.controller_quorum_auto_join_enable:
+                self._background.append(self.tasks.keep_running(self._auto_join().run, name="joining the voters"))
             await self._join()
             if self.config.is_broker:
                 await self._start_partitions()
@@ -422,8 +430,15 @@ class Broker:
 
     async def _link(self) -> None:
         if self.links is not None:
-            voters = {voter.node_id: voter.address for voter in self.config.controller_quorum_voters}
-            await self.links.start(voters, () if voters else self.config.controller_quorum_bootstrap_servers)
+            from kraftpy.broker.metadata.configured_links import start_links
+
+            await start_links(self.config, self.links, self.metadata)
+
+    def _auto_join(self) -> AutoJoin:
+        from kraftpy.broker.metadata.auto_join import AutoJoin  # here: most nodes do not need it
+
+        own_port = self.controller_address[0].port
+        return AutoJoin(self.config, self.metadata, controller_address(self.config, socket.gethostname(), own_port))
 
     async def _join(self) -> None:
         """Find the cluster's id in the metadata, and adopt it."""

@@ -11,6 +11,10 @@ while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request wait
 responses. So a connection holds at most the request being served, one more, the queue, and what its `ResponseWriter`
 holds. `RequestMemory` bounds the sum over all connections; a connection's share is free as soon as it ends.
 
+A peer may close its socket as soon as it has sent its last request, as producers with acks=0 do. The requests that
+wait in the queue are served nevertheless, as with Kafka, until the peer refuses an answer. If none waits, the request
+that is being served is cancelled, so that no long poll outlives its client.
+
 A connection whose client has exceeded a quota is muted: neither read nor served for a while after its last answer.
 
 A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
@@ -129,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         """The sending half, from `connection_made` on."""
         self._queue_is_full = False
         self._is_over = False
+        self._peer_has_left = False
         self._mute_until = 0.0
         self._is_muted = False
         self._task: asyncio.Task[None] | None = None
@@ -232,6 +237,12 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.responses.resume()
+
+    def eof_received(self) -> bool:
+        """Keep the socket open if requests wait to be served: the peer sends no more."""
+        if self._frames:
+            self._peer_has_left = True
+        return self._peer_has_left
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request being served, and free this connection's buffers."""
@@ -423,6 +434,10 @@ class Connection(asyncio.BufferedProtocol):
                 await self._stay_muted()
             while not transport.is_closing():
                 if not self._frames:
+                    if self._peer_has_left:
+                        responses.write_held()
+                        transport.close()
+                        return
                     served = 0
                 elif served >= _SERVED_AT_ONCE:
                     served = 0

@@ -36,7 +36,7 @@ QUIET_SECONDS: Final = 60.0
 MAX_COMPLAINTS: Final = 1_000
 """Kinds and peers remembered at once; beyond that, all peers of a kind share one entry."""
 _KEPT_INCIDENTS: Final = 20
-_RESTART_SECONDS: Final = 1.0
+_RESTART_SECONDS = 1.0
 _SAID_CHARACTERS: Final = 500
 
 
@@ -62,7 +62,9 @@ class Incident(NamedTuple):
 class Complaints:
     """Writes one line per kind and peer in a minute; the next line says how many were left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        """`now` returns seconds; the default is the event loop's time."""
+        self.now: Callable[[], float] = now or _now
         self._seen: dict[tuple[str, str], list[float]] = {}
         """By kind and peer: when the next line may be written, and how many were left out since the last."""
 
@@ -71,7 +73,7 @@ class Complaints:
 
         Returns whether a line was written. `peer` is a host without its port, or "" if there is none.
         """
-        now = _now()
+        now = self.now()
         key = (kind, peer)
         if key not in self._seen and len(self._seen) >= MAX_COMPLAINTS:
             self._forget(now)
@@ -140,7 +142,7 @@ class Incidents:
         what = _on_one_line(what[:_SAID_CHARACTERS])
         said = _on_one_line(f"{type(error).__name__}: {_text_of(error)}"[:_SAID_CHARACTERS])
         where = _raised_at(error)
-        self._last.append(Incident(what, f"{said} ({where})", _now()))
+        self._last.append(Incident(what, f"{said} ({where})", self._complaints.now()))
         written = self._complaints.write(
             logger, logging.ERROR, f"{kind or what} {where}", "", "%s: %s: %s (%s)", what, UNEXPECTED, said, where
         )

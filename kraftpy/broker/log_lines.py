@@ -1,7 +1,8 @@
 """The lines of a node's log: text for people, or one JSON object a line for programs (`kraftpy.log.format`).
 
 A JSON line has `time` (UTC, with milliseconds), `level`, `logger`, `node` and `message`, and `exception` with a
-traceback if there is one. Both kinds are one line, whatever they quote, and are cut in the middle if they are long.
+traceback if there is one. The lines of a program that belongs to no node have no `node`. Both kinds are one line,
+whatever they quote, and are cut in the middle if they are long.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 from kraftpy.broker.log_limit import LineLimit
 from kraftpy.config.printing import printable, shortened
 
+TEXT: Final = "text"
 JSON: Final = "json"
 _MOST_TRACEBACK: Final = 8_000
 
@@ -37,7 +39,7 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object on one line, in ASCII."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int | None) -> None:
         super().__init__()
         self._node_id = node_id
 
@@ -52,7 +54,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def json_line(
-    level: str, logger: str, node_id: int, message: str, *, at: float | None = None, exception: str | None = None
+    level: str,
+    logger: str,
+    node_id: int | None,
+    message: str,
+    *,
+    at: float | None = None,
+    exception: str | None = None,
 ) -> str:
     """Return a line of the log in JSON. `at` is in seconds since the Unix epoch; by default, now."""
     at = time.time() if at is None else at
@@ -62,15 +70,16 @@ def json_line(
         "time": f"{seconds}.{milliseconds % 1000:03}Z",
         "level": level,
         "logger": logger,
-        "node": node_id,
-        "message": shortened(message),
     }
+    if node_id is not None:
+        line["node"] = node_id
+    line["message"] = shortened(message)
     if exception is not None:
         line["exception"] = shortened(exception, _MOST_TRACEBACK)
     return json.dumps(line)
 
 
-def log_handler(log_format: str = "text", node_id: int = -1, *, is_one_of_many: bool = False) -> logging.Handler:
+def log_handler(log_format: str = TEXT, node_id: int | None = None, *, is_one_of_many: bool = False) -> logging.Handler:
     """Return the handler of all log output: lines are short, printable, and limited per kind and minute.
 
     `is_one_of_many`: other nodes write to the same log, so lines of text name the node as well.

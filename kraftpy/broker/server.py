@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 
 from kraftpy import __version__
+from kraftpy.broker.allocator import keep_freed_memory
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import DirectoryFailed, Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
@@ -50,6 +51,7 @@ _LAST_SECONDS = 2.0
 def run(config: BrokerConfig, supervision: Supervision | None = None) -> int:
     """Serve until a signal stops it, or the end of its supervisor; return the process's exit status."""
     os.umask(0o077)  # files are for this user alone
+    keep_freed_memory()
     handler = log_handler(config.kraftpy_log_format, config.node_id, is_one_of_many=supervision is not None)
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
     _allow_many_files()
@@ -87,6 +89,7 @@ async def _serve(config: BrokerConfig, supervision: Supervision | None) -> bool:
         supervision.watch(loop, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
+        broker.is_one_of_many = supervision is not None
         contain_callbacks(loop, broker.incidents)
         loop.add_signal_handler(signal.SIGUSR1, _print_health, broker)
         if not await start(broker, stop):

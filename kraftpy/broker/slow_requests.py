@@ -7,13 +7,19 @@ The time begins when the request is taken from its connection. Each wait is ascr
 the innermost last. The time that a Fetch may wait for records does not count, nor do the waits of JoinGroup and
 SyncGroup for other members. One line per API and client host is written in a minute.
 
+Coroutines of compiled modules (decision 49) have neither code nor frame: the names of their types tell the functions,
+and the garbage collector tells what they await.
+
 Without the setting, nothing is measured.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from collections.abc import Awaitable, Generator
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,6 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PACKAGE: Final = str(Path(__file__).parent.parent)
+_PACKAGE_NAME: Final = f"{__name__.partition('.')[0]}."
+_COMPILED: Final = "_gen"
+"""The last characters of the names that the compiler gives to the types of coroutines."""
+_FUTURE, _COROUTINE = "FutureIter", "coroutine_wrapper"
+"""The names of the types that iterate over a future, and over a coroutine, for what awaits it."""
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +156,12 @@ def _place(work: Any) -> str:
     calls: list[str] = []
     while work is not None:
         code = getattr(work, "cr_code", None) or getattr(work, "gi_code", None)
+        name = _name_of_compiled(work)
         if code is not None and code.co_filename.startswith(_PACKAGE) and code.co_name != "__await__":
             calls.append(code.co_qualname)
-        work = _inner(work)
+        elif name and not name.endswith("__await__"):
+            calls.append(name)
+        work = _awaited_by_compiled(work) if name else _inner(work)
     return " > ".join(calls[-_SHOWN_CALLS:]) or "a wait"
 
 
@@ -158,3 +172,49 @@ def _inner(work: Any) -> Any:
     if awaited is None and frame is not None:
         awaited = frame.f_locals.get("work")  # a wrapper's `__await__`, such as that of a quota's meter
     return awaited
+
+
+def _name_of_compiled(work: Any) -> str:
+    """Return the function whose compiled coroutine this is, or "" if it is none.
+
+    The coroutines of `Meter.run` have the type `run_Meter_gen`.
+    """
+    kind = type(work)
+    is_one = kind.__name__.endswith(_COMPILED) and kind.__module__.startswith(_PACKAGE_NAME)
+    return _function_named(kind.__module__, kind.__name__.removesuffix(_COMPILED)) if is_one else ""
+
+
+@cache
+def _function_named(module: str, name: str) -> str:
+    """Return the qualified name of a function; the name that is given ends in its class, if it has one."""
+    known = vars(sys.modules[module]).items()
+    owners = [each for each, what in known if isinstance(what, type) and name.endswith(f"_{each}")]
+    owner = max(owners, key=len, default="")
+    return f"{owner}.{name[: -len(owner) - 1]}" if owner else name
+
+
+def _awaited_by_compiled(work: Any) -> Any:
+    """Return what a compiled coroutine awaits; None if it waits for a future."""
+    return next((each for each in _referents(work) if not _is_of(each, _FUTURE) and _waits(each)), None)
+
+
+def _waits(work: Any) -> bool:
+    """Return whether this is a coroutine, generator or iterator of a future that has begun and not ended."""
+    is_suspended: bool | None = getattr(work, "cr_suspended", getattr(work, "gi_suspended", None))
+    if is_suspended is not None:
+        return is_suspended
+    if _is_of(work, _FUTURE):
+        return bool(gc.get_referents(work))
+    return bool(_name_of_compiled(work)) and any(map(_waits, _referents(work)))
+
+
+def _referents(work: Any) -> list[Any]:
+    """Return what a compiled coroutine refers to: its arguments, its variables and all that it has awaited."""
+    found: list[Any] = []
+    for each in reversed(gc.get_referents(work)):
+        found += gc.get_referents(each) if _is_of(each, _COROUTINE) else [each]
+    return found
+
+
+def _is_of(work: Any, name: str) -> bool:
+    return type(work).__name__ == name

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What a process of several inherits."""
+    """The descriptors that a process of several inherits."""
 
     lifeline: int
     """A descriptor that becomes readable when the supervisor is gone."""

@@ -56,7 +56,7 @@ class _Node:
     report: int = -1
     """The pipe on which it tells that it is ready."""
     listeners: str = ""
-    """What it told; empty while it is not ready."""
+    """Its listeners as it reported them; empty while it is not ready."""
     began_at: float = 0.0
     pause: float = _FIRST_PAUSE
     starts_at: float | None = None

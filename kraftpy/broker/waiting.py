@@ -115,6 +115,9 @@ class ChangedKeys(Waiter, Generic[K]):
     def __len__(self) -> int:
         return len(self._changed)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __contains__(self, key: K) -> bool:
         return key in self._changed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from functools import partial
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kraftpy.cli.connect import address_option, client_options, config_option_with, own_settings
+from kraftpy.cli.metrics_options import endpoints_in, metrics_options
 from kraftpy.cli.output import Failure, tell
 
 if TYPE_CHECKING:
     from kraftpy.config.console import ConsoleSettings
+    from kraftpy.diagnosis.sampling import MetricsEndpoints
 
 _DEFAULT = "127.0.0.1:8080"
 _OWN = ("kraftpy.", "listener.name.console.")
@@ -33,13 +36,7 @@ _OWN = ("kraftpy.", "listener.name.console.")
 @click.option(
     "--allow-changes", is_flag=True, help="Let everyone on this machine change the cluster, without a sign-in."
 )
-@click.option(
-    "--metrics",
-    "endpoints",
-    multiple=True,
-    metavar="URL",
-    help="Metrics endpoint of a broker, for the slowest requests; repeatable.",
-)
+@metrics_options
 @click.option(
     "--chaos-runs",
     "runs",
@@ -47,14 +44,28 @@ _OWN = ("kraftpy.", "listener.name.console.")
     help="Directory with chaos runs whose reports are shown.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    envvar="KRAFTPY_LOG_FORMAT",
+    show_envvar=True,
+    help="Lines of the log on standard error: text, or json for one JSON object per line.",
+)
+@click.option("--node-id", type=int, hidden=True, help="The node that the console belongs to.")
+@click.option("--one-of-many", is_flag=True, hidden=True, help="Name the node on each line of the log.")
+@click.option(
     "--until-input-ends", is_flag=True, hidden=True, help="End with standard input, as a node's console does."
 )
 def console(
     bootstrap: str,
     listen: str,
     allow_changes: bool,
-    endpoints: tuple[str, ...],
+    endpoints: MetricsEndpoints,
     runs: Path | None,
+    log_format: str,
+    node_id: int | None,
+    one_of_many: bool,
     until_input_ends: bool,
 ) -> None:
     """Show a cluster's pages in a browser, until Ctrl-C.
@@ -66,9 +77,6 @@ def console(
       kraftpy console
       kraftpy console -b broker:9093 --command-config console.properties --listen https://0.0.0.0:8443
     """
-    for endpoint in endpoints:
-        if not endpoint.startswith(("http://", "https://")):
-            raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
     try:
         from kraftpy.console.app import console_app
         from kraftpy.console.serving import open_socket, serve
@@ -88,6 +96,7 @@ def console(
     try:
         has_tls, address = parse_console_listener("--listen", listen)
         settings = _settings()
+        endpoints = endpoints_in(settings, endpoints)
         certificate = Certificate("the console", settings.tls()) if has_tls else None
         access = access_settings(settings, options, address, is_tls=has_tls, allow_changes=allow_changes)
         open_audit_file(settings["kraftpy.audit.log.file"], settings["kraftpy.audit.log.max.bytes"])
@@ -99,10 +108,12 @@ def console(
         opened = open_socket(address.host, address.port)
     except OSError as error:
         raise Failure(f"cannot listen on {address}: {error.strerror or error}") from error
-    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
+    level = os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper()
+    logging.basicConfig(level=level, handlers=[log_handler(log_format, node_id, is_one_of_many=one_of_many)])
     shown = address._replace(port=opened.getsockname()[1])
     scheme = "http" if certificate is None else "https"
     app = console_app(Cluster(options), access=access.on_port(shown.port), runs=runs, endpoints=endpoints)
+    gc.freeze()  # modules and classes live as long as the process: the garbage collector need not look at them
     ready = partial(click.echo, f"the console is at {scheme}://{shown}/")
     serve(app, opened, ready, certificate, until_input_ends=until_input_ends)
 

@@ -89,7 +89,7 @@ def _state(observed: Observed) -> str:
     group = observed.group
     state = "unknown" if group is None else group.state
     members = 0 if group is None else len(group.members)
-    return f"its state is {state}, with {members} members and a lag of {observed.lag}"
+    return f"its state is {state}, with {members} {'member' if members == 1 else 'members'} and a lag of {observed.lag}"
 
 
 async def _observe(

@@ -1,4 +1,4 @@
-"""What `kraftpy load` shows of itself: `--metrics-listener` while it runs, and `--metrics-file` at its end.
+"""The metrics of `kraftpy load`: with `--metrics-listener` while it runs, and with `--metrics-file` at its end.
 
 A load that cron starts is over before Prometheus would scrape it: the file is for node_exporter's textfile collector.
 Both have the metrics of the reading client besides (`kraftpy.client.exposition`).

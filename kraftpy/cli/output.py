@@ -121,6 +121,7 @@ def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]
 
 
 def _print_table(rows: Sequence[Row], title: str | None) -> None:
+    from rich.align import Align
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -131,7 +132,8 @@ def _print_table(rows: Sequence[Row], title: str | None) -> None:
         name = column.replace("_", " ")
         justify: Literal["left", "right"] = "right" if is_number and value is not None else "left"
         # A heading is no wider than its longest word: on a narrow terminal the values need the room.
-        table.add_column(name.replace(" ", "\n"), justify=justify, overflow="fold", vertical="bottom")
+        heading = Align(name.replace(" ", "\n"), align=justify, vertical="bottom")
+        table.add_column(heading, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
     Console().print(table)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, client_options, run
-from kraftpy.cli.output import Failure, at_terminal, json_line, write_lines
+from kraftpy.cli.metrics_options import metrics_options
+from kraftpy.cli.output import at_terminal, json_line, write_lines
 from kraftpy.config.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kraftpy.client import Admin
-    from kraftpy.diagnosis.sampling import Sample
+    from kraftpy.diagnosis.sampling import MetricsEndpoints, Sample
 
 _PATIENCE_MS = 10_000
-_MOST_LOGIN_BYTES = 4096
 _COLUMNS = {
     "topic": ("topic", "partitions", "offline", "under_replicated", "written_per_second"),
     "group": ("group", "state", "lag", "lag_per_second", "read_per_second"),
@@ -45,34 +45,14 @@ Row = dict[str, Any]
 @click.option(
     "--lines", type=click.IntRange(1), default=10, show_default=True, help="Topics, groups and requests in a table."
 )
-@click.option(
-    "--metrics",
-    "endpoints",
-    multiple=True,
-    metavar="URL",
-    help="Metrics endpoint of a broker, for the slowest requests; repeatable.",
-)
-@click.option(
-    "--metrics-trust",
-    "trusted",
-    type=click.Path(exists=True, dir_okay=False),
-    help="PEM file with the authorities to trust at https:// endpoints; by default, the system's.",
-)
-@click.option(
-    "--metrics-login",
-    "login",
-    type=click.File("rb"),
-    help="File with name:password, if metrics endpoints ask for a login.",
-)
+@metrics_options
 def top(
     bootstrap: str,
     interval: float,
     once: bool,
     as_json: bool,
     lines: int,
-    endpoints: tuple[str, ...],
-    trusted: str | None,
-    login: Any,
+    endpoints: MetricsEndpoints,
 ) -> None:
     """Watch a cluster: rates of topics, lags of groups, partitions that lack something.
 
@@ -85,13 +65,9 @@ def top(
       kraftpy top --once --json
       kraftpy top --metrics http://127.0.0.1:9464/metrics
     """
-    for endpoint in endpoints:
-        if not endpoint.startswith(("http://", "https://")):
-            raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
     from kraftpy.diagnosis.sampling import sample
 
-    shown = None if login is None else _name_and_password(login)
-    take = functools.partial(sample, endpoints=endpoints, trusted=trusted, login=shown)
+    take = functools.partial(sample, endpoints=endpoints)
     as_json = as_json or not at_terminal()
     if as_json or once:
         show = _print_json if as_json else _print_tables(lines)
@@ -106,14 +82,6 @@ def top(
             live.update(_tables(rows, lines), refresh=True)
 
         run(bootstrap, _watch(bootstrap, interval, take, draw, is_once=False))
-
-
-def _name_and_password(file: Any) -> bytes:
-    """Read the file with the login. Raises Failure if there is none."""
-    content: bytes = file.read(_MOST_LOGIN_BYTES + 1).rstrip(b"\r\n")
-    if b":" not in content or b"\n" in content or len(content) > _MOST_LOGIN_BYTES:
-        raise Failure("the file of --metrics-login has to be one line, name:password")
-    return content
 
 
 async def _watch(

@@ -14,6 +14,7 @@ are tried whenever no known broker can be reached.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -182,6 +183,8 @@ class Cluster:
         self._coordinator_nodes: dict[int, Node] = {}
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
         self._refresh_needed = asyncio.Event()
+        self._topics_added = asyncio.Event()
+        """Set from the first time that a topic is wanted until the next round begins."""
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_ms = 0.0
         self._rounds_started = 0
@@ -319,9 +322,10 @@ class Cluster:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def want(self, topics: Collection[str]) -> None:
-        """Add topics to the snapshot. If any of them is missing, request a refresh."""
+        """Add topics to the snapshot. If any of them is new, request a refresh, which does not wait for a pause."""
         if not self._wanted.issuperset(topics):
             self._wanted.update(topics)
+            self._topics_added.set()
             self.request_refresh()
 
     def want_all(self, wanted: bool) -> None:
@@ -382,6 +386,7 @@ class Cluster:
                     self._refreshed_ms = self.runtime.monotonic_ms()
                     continue
             self._refresh_needed.clear()
+            self._topics_added.clear()
             self._rounds_started += 1
             error: KafkaError | None = None
             try:
@@ -400,7 +405,17 @@ class Cluster:
                     listener()
             else:
                 self._refresh_needed.set()
-            await asyncio.sleep(self._backoff_ms(failures) / 1000)
+            await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
+        """Pause between two rounds. Topics that are wanted meanwhile end it, unless the last round failed."""
+        seconds = self._backoff_ms(failures) / 1000
+        if failures:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._topics_added.wait()
 
     async def _fetch_metadata(self) -> None:
         connection = await self.any_connection()

@@ -1,4 +1,4 @@
-"""What a client measures of itself, under the names of Kafka's Java clients.
+"""The metrics of a client, under the names of Kafka's Java clients.
 
     for name, value in producer.metrics().items():
         print(name.group, name.name, name.tags, value)

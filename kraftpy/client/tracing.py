@@ -5,7 +5,7 @@
     consumer = Consumer("orders", tracing=tracing)
 
     async for record in consumer:
-        with tracing.process(record):                     # what is traced in here belongs to the record's trace
+        with tracing.process(record):                     # spans in here belong to the record's trace
             ...
 
 Names, kinds, attributes and links are those of OpenTelemetry's semantic conventions for messaging and Kafka (`SCHEMA`):

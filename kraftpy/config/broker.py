@@ -116,6 +116,7 @@ class BrokerConfig:
     # The metadata quorum
     controller_quorum_voters: tuple[Voter, ...] = ()
     controller_quorum_bootstrap_servers: tuple[Address, ...] = ()
+    controller_quorum_auto_join_enable: bool = _default("controller.quorum.auto.join.enable")
     controller_quorum_election_timeout_ms: int = _default("controller.quorum.election.timeout.ms")
     controller_quorum_fetch_timeout_ms: int = _default("controller.quorum.fetch.timeout.ms")
     metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
@@ -422,19 +423,16 @@ class BrokerConfig:
         return next((each for each in self.secured if each.listener == listener), None)
 
     @property
-    def is_voter(self) -> bool:
-        """True if this node votes in the metadata quorum, or follows it and may become a voter."""
-        return self.is_controller
-
-    @property
     def is_alone(self) -> bool:
         """True if this node is its own quorum and no other node can connect to it."""
         return self.is_own_quorum and not self.controller_listeners
 
     @property
     def is_own_quorum(self) -> bool:
-        """True if this node is the only configured voter; others may have been added since."""
-        return self.is_controller and all(voter.node_id == self.node_id for voter in self.controller_quorum_voters)
+        """True if no other voter is configured; others may have been added since."""
+        voters = self.controller_quorum_voters
+        is_shared = not voters and len(self.controller_quorum_bootstrap_servers) > 1
+        return self.is_controller and not is_shared and all(voter.node_id == self.node_id for voter in voters)
 
     @property
     def inter_broker_listener(self) -> str:
@@ -585,7 +583,9 @@ def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None
     roles, controllers = value("process.roles"), values["controller.listener.names"]
     quorum.check_roles(roles, value("node.id"), voters, bootstrap, values["listeners"], controllers)
     values[quorum.VOTERS], values[quorum.BOOTSTRAP] = voters, bootstrap
-    if "controller" in roles and len(voters) <= 1:
+    if value(quorum.AUTO_JOIN):
+        quorum.check_auto_join(roles, values["listeners"], controllers)
+    if "controller" in roles and len(voters or bootstrap) <= 1:
         return
     protocol = values.get("security.inter.broker.protocol")
     if "broker" in roles and protocol is not None and all(protocol != each.name for each in values["listeners"]):

@@ -98,6 +98,8 @@ controller.quorum.voters                         list     "" non-empty
     Map of id to endpoint of the quorum's voters, as a list of id@host:port.
 controller.quorum.bootstrap.servers              list     "" non-empty
     List of endpoints from which to discover the metadata quorum, as host:port.
+controller.quorum.auto.join.enable               boolean  false
+    Let this controller add itself to the voters of a quorum that was formatted with its first voters.
 controller.quorum.election.timeout.ms            int      1000 50..
     Maximum time to wait for votes before starting a new election.
 controller.quorum.fetch.timeout.ms               int      2000 100..

@@ -52,6 +52,14 @@ kraftpy.console.oidc.viewers                     list     ""
 kraftpy.console.oidc.ssl.truststore.location     string   null
     PEM file with the authorities to trust for the provider's server; by default, the system's.
 
+# Metrics endpoints
+kraftpy.console.metrics.urls                     list     ""
+    Metrics endpoints of brokers, such as http://127.0.0.1:9464/metrics. A node's console reads its node's by default.
+kraftpy.console.metrics.login                    password null
+    Login to show them, as name:password.
+kraftpy.console.metrics.ssl.truststore.location  string   null
+    PEM file with the authorities to trust at https:// endpoints; by default, the system's.
+
 # Audit log
 kraftpy.audit.log.file                           string   null
     File of the audit log: a line of JSON for each change, sign-in and sign-out. Defaults to the console's log.
@@ -62,6 +70,9 @@ CONSOLE_SETTINGS: dict[str, Setting] = parse_table(CONSOLE_TABLE)
 PREFIXES: Final = ("kraftpy.", "listener.name.console.")
 """The names in the file that are the console's, and not a client's."""
 LISTENER: Final = "CONSOLE"
+METRICS_URLS: Final = "kraftpy.console.metrics.urls"
+METRICS_LOGIN: Final = "kraftpy.console.metrics.login"
+METRICS_TRUST: Final = "kraftpy.console.metrics.ssl.truststore.location"
 
 
 class ConsoleSettings:

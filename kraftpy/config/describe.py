@@ -359,7 +359,8 @@ def _documentation(setting: Setting) -> str:
     else:
         from kraftpy.config.other_settings import OTHER_SETTINGS
 
-        has_none = setting.name in OTHER_SETTINGS and setting.name not in GROUP_SETTINGS
+        name = _plain_name(setting.name) or setting.name
+        has_none = name in OTHER_SETTINGS and name not in GROUP_SETTINGS
     if has_none:
         return f"{setting.meaning} (No effect in this broker.)"
     return setting.meaning

@@ -256,7 +256,7 @@ def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly:
 def check_listeners(before: Mapping[str, str], after: Mapping[str, str], static: BrokerConfig) -> None:
     """Check that one broker's dynamic settings change nothing of its listeners that cannot change. Raises ConfigError.
 
-    Of a listener, only its certificates and its limits can change while the broker runs, as in Kafka. Settings may be
+    Only the certificates and the limits of a listener can change while the broker runs, as in Kafka. Settings may be
     deleted. Those of listeners that the broker does not have are of no consequence.
     """
     for listener in static.client_listeners:

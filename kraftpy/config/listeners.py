@@ -15,7 +15,7 @@ from kraftpy.config.settings import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LISTENER = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]/:\s]*)):(-?[0-9]+)\Z")
-_WILDCARDS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+WILDCARDS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ def advertised(
     setting = "advertised.listeners"
     if texts is None:
         told = tuple(listener for listener in listeners if listener.name not in controllers)
-        wild = next((listener for listener in told if listener.host in _WILDCARDS), None)
+        wild = next((listener for listener in told if listener.host in WILDCARDS), None)
         if wild:
             raise ConfigError(f"{setting}: {wild} cannot be advertised; set an address that clients can reach")
         return told
     told = tuple(listener for listener in parse_listeners(setting, texts) if listener.name not in controllers)
     names = {listener.name for listener in listeners}
     for listener in told:
-        if listener.host in _WILDCARDS:
+        if listener.host in WILDCARDS:
             raise ConfigError(f"{setting}='{listener}' is not allowed: clients cannot connect to {listener.host}")
         if listener.name not in names:
             raise ConfigError(f"{setting}: {listener.name} is not among listeners ({', '.join(sorted(names))})")
@@ -116,4 +116,4 @@ def advertised(
 
 def hosts_overlap(one: str, other: str) -> bool:
     """Return whether two hosts overlap when bound: they are equal, or one means all interfaces."""
-    return one == other or not {one, other}.isdisjoint({"", *_WILDCARDS})
+    return one == other or not {one, other}.isdisjoint({"", *WILDCARDS})

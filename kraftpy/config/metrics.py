@@ -33,6 +33,23 @@ def is_https(text: str | None) -> bool:
     return text is not None and text.strip().startswith(_HTTPS)
 
 
+def url_on_this_machine(text: str | None, port: int, *, asks_for_login: bool) -> str | None:
+    """Return the URL at which programs on this machine read the metrics of a listener that is open on a port.
+
+    None without a listener, and if more than the URL is needed: a login, or the authorities to trust.
+    """
+    if text is None or is_https(text) or asks_for_login:
+        return None
+    host = parse_metrics_listener(text).host
+    try:
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            host = "::1" if address.version == 6 else "127.0.0.1"
+    except ValueError:
+        pass  # a name
+    return f"http://{Address(host, port)}/metrics"
+
+
 def why_without_effect(name: str, given: Collection[str]) -> str | None:
     """Explain why a setting of the listener has no effect besides those that are given; None if it has one."""
     if name in (USERS, OPEN_HEALTH) and METRICS not in given:

@@ -123,8 +123,6 @@ controller.performance.sample.period.ms          long     60000 100..
     Pause between logs of the controller's performance.
 controller.quorum.append.linger.ms               int      25 0..
     Time the quorum's leader gathers writes.
-controller.quorum.auto.join.enable               boolean  false
-    Join the quorum's voters automatically.
 controller.quorum.election.backoff.max.ms        int      1000 0..
     Longest pause between elections.
 controller.quorum.fetch.max.bytes                int      1048576 1..

@@ -113,7 +113,9 @@ def _config(base: BrokerConfig, number: int, port_step: int) -> BrokerConfig:
     if number and node_id not in {voter.node_id for voter in base.controller_quorum_voters}:
         changes["process.roles"] = "broker"
         listeners = base.client_listeners
-        if len(base.controller_quorum_voters) <= 1 and base.is_controller:
+        if quorum.AUTO_JOIN in base.given:
+            changes[quorum.AUTO_JOIN] = "false"
+        if len(base.controller_quorum_voters or base.controller_quorum_bootstrap_servers) <= 1 and base.is_controller:
             changes |= {
                 name: str(getattr(base, name.replace(".", "_"))) for name in _AS_ALONE if name not in base.given
             }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +37,14 @@ from kraftpy.console.pages import (
     groups,
     messages,
     overview,
+    record_deletion,
     security,
     topic_changes,
     topics,
     transactions,
 )
 from kraftpy.console.routing import OPERATOR, Change, Page
+from kraftpy.diagnosis.sampling import NO_ENDPOINTS, MetricsEndpoints
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 ROUTES: Final[tuple[Page | Change, ...]] = (
@@ -57,6 +59,8 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Change("/topic/alter", topic_changes.alter),
     Change("/topic/partitions", topic_changes.add_partitions),
     Change("/topic/delete", topic_changes.delete),
+    Page("/topic/records", record_deletion.preview, OPERATOR),
+    Change("/topic/records/delete", record_deletion.delete),
     Page("/messages", messages.messages),
     Page("/messages/tail", messages.tail),
     Page("/messages/download", messages.download),
@@ -113,13 +117,13 @@ def console_app(
     access: AccessSettings | None = None,
     sample_seconds: float = SAMPLE_SECONDS,
     runs: Path | None = None,
-    endpoints: Sequence[str] = (),
+    endpoints: MetricsEndpoints = NO_ENDPOINTS,
     **replaced: Any,
 ) -> Starlette:
     """Return the application. It connects to the cluster when it starts, and takes a sample every so many seconds.
 
-    By default, everyone on this machine may look. `runs` is a directory with chaos runs to show, `endpoints` are
-    metrics endpoints of brokers. `replaced` are parts of the access control, for tests.
+    By default, everyone on this machine may look. `runs` is a directory with chaos runs to show. `endpoints` are
+    asked for the times of requests. `replaced` are parts of the access control, for tests.
     """
     history = History(cluster, sample_seconds, endpoints)
     console = Console(cluster, history, runs)

@@ -1,4 +1,4 @@
-"""What each change of the console does, for the audit log: the operation, and the resource that its form names."""
+"""The changes of the console as the audit log shows them: the operation, and the resource that the form names."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ AUDITED: Final = {
     "/topic/alter": Audited(Operation.ALTER_CONFIGS, ResourceType.TOPIC, "name", ("setting", "restore")),
     "/topic/delete": Audited(Operation.DELETE, ResourceType.TOPIC, "name"),
     "/topic/partitions": Audited(Operation.ALTER, ResourceType.TOPIC, "name", ("total",)),
+    "/topic/records/delete": Audited(Operation.DELETE, ResourceType.TOPIC, "name", ("plan",)),
     "/topics/create": Audited(Operation.CREATE, ResourceType.TOPIC, "name", ("partitions", "replicas")),
     "/transactions/abort": Audited(Operation.ALTER, ResourceType.TOPIC, "topic", ("partition", "producer", "start")),
     "/users/delete": Audited(Operation.DELETE, ResourceType.USER, "name"),

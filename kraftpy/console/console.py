@@ -1,4 +1,4 @@
-"""What all pages share: the cluster, its history, and the templates."""
+"""The state that all pages share: the cluster, its history, and the templates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kraftpy import __version__
 from kraftpy.console.access import User
+from kraftpy.console.access.answers import compile_templates
 from kraftpy.console.cluster import Cluster, or_none
 from kraftpy.console.clusters import Clusters
 from kraftpy.console.history import History
@@ -37,6 +38,7 @@ DONE: Final = {
     "altered": "The settings were changed.",
     "created": "The topic was created.",
     "deleted": "The topic was deleted.",
+    "records deleted": "The records were deleted.",
     "group deleted": "The group was deleted.",
     "reset": "The offsets were reset.",
     "aborted": "The transaction was aborted in the partition.",
@@ -49,11 +51,11 @@ DONE: Final = {
     "produced": "The message was produced.",
     "partitions": "The partitions were added.",
 }
-"""What a page says after a change, by the word in its query: nothing that a link could make up."""
+"""The text a page shows after a change, by the word in its query: a link cannot make up another."""
 
 
 class Console:
-    """What all pages share: the cluster, its history, and the templates."""
+    """The state that all pages share: the cluster, its history, and the templates."""
 
     def __init__(self, cluster: Cluster, history: History, chaos_runs: Path | None = None) -> None:
         self.chaos_runs = chaos_runs
@@ -71,21 +73,28 @@ class Console:
 
     @property
     def reader(self) -> Reader:
-        """What reads records as the user of the current request."""
+        """A reader of records that acts as the user of the current request."""
         return Reader(self.cluster.options, self._reads)
 
     @property
     def downloader(self) -> Reader:
-        """What reads records for downloads, which take as long as a browser takes: pages do not wait for them."""
+        """A reader of records for downloads, which take as long as a browser takes: pages do not wait for them."""
         return Reader(self.cluster.options, self._downloads)
 
     async def warm_up(self) -> None:
-        """Prepare what the first page needs: its template, connections to the brokers, and the answers it shows."""
+        """Prepare what the first pages need: all templates, connections to the brokers, and the answers they show."""
         own = self.clusters.own
-        await asyncio.gather(
-            asyncio.to_thread(self.templates.get_template, "overview.html"),
-            *(or_none(asked) for asked in (own.description(), own.topics(), own.log_dirs(), own.quorum())),
-        )
+        asked = (
+            own.description(), own.topics(), own.log_dirs(), own.quorum(), own.groups(), own.features(),
+            own.reassignments(),
+        )  # fmt: skip
+        await asyncio.gather(asyncio.to_thread(self._compile), *map(or_none, asked))
+
+    def _compile(self) -> None:
+        """Compile all templates, those of the overview first. Otherwise each is compiled when it is first used."""
+        for name in dict.fromkeys(("overview.html", "layout.html", "macros.html", *self.templates.list_templates())):
+            self.templates.get_template(name)
+        compile_templates()
 
     def may_change(self, request: Request) -> bool:
         """Return whether this request's user may change the cluster."""

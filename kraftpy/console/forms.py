@@ -1,4 +1,4 @@
-"""What a browser sends: a form's fields, and the numbers in a query. Bounded, and refused in words.
+"""The input of a browser: a form's fields, and the numbers in a query. Bounded, and refused in words.
 
 Raises Refused, which becomes a page with status 400 (or the one it names).
 """

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kraftpy.console.cluster import SHARE, Cluster, now_ms
-from kraftpy.diagnosis.sampling import Sample, rows, sample
+from kraftpy.diagnosis.sampling import NO_ENDPOINTS, MetricsEndpoints, Sample, rows, sample
 from kraftpy.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,10 @@ class Point(NamedTuple):
 class History:
     """The samples of one cluster, and what changed between the last two."""
 
-    def __init__(self, cluster: Cluster, seconds: float = SAMPLE_SECONDS, endpoints: Sequence[str] = ()) -> None:
-        """`endpoints` are metrics endpoints of brokers, for the times of requests."""
+    def __init__(
+        self, cluster: Cluster, seconds: float = SAMPLE_SECONDS, endpoints: MetricsEndpoints = NO_ENDPOINTS
+    ) -> None:
+        """`endpoints` are asked for the times of requests."""
         self.seconds = seconds
         self._endpoints = endpoints
         self.last_error: str | None = None

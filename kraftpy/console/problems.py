@@ -1,4 +1,4 @@
-"""What is wrong with a cluster now, in sentences: a pure function of what the cluster said.
+"""The problems of a cluster now, in sentences: a pure function of what the cluster said.
 
     for problem in problems(state): print(problem.text)
 
@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What the cluster said. None: it did not say."""
+    """A cluster as it described itself. None: it gave no answer."""
 
     cluster: ClusterDescription | None = None
     topics: Sequence[TopicInfo] = ()

@@ -39,7 +39,7 @@ _RECORD_OVERHEAD: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to read. `begin` and `end` are offsets by partition; a partition without a begin is not read."""
+    """The records to read. `begin` and `end` are offsets by partition; a partition without a begin is not read."""
 
     begin: Mapping[TopicPartition, int]
     end: Mapping[TopicPartition, int]
@@ -84,7 +84,7 @@ class Shown:
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What a read found, and how far it got."""
+    """The records that a read found, and how far it got."""
 
     records: list[Shown] = field(default_factory=list)
     scanned: int = 0
@@ -202,6 +202,8 @@ class Reader:
         deadline = asyncio.get_running_loop().time() + wanted.most_seconds
         level = "read_uncommitted" if wanted.is_uncommitted else "read_committed"
         async with self._reads, Consumer(**self._options, isolation_level=level) as consumer:
+            for topic in {name.topic for name in open_parts}:
+                await consumer.partitions_for(topic)  # without metadata, it would wait for a moment before it fetches
             consumer.assign(open_parts)
             for name in open_parts:
                 consumer.seek(name, wanted.begin[name])

@@ -5,6 +5,8 @@ All templates escape what they are given; a template that is missing a value fai
 
 from __future__ import annotations
 
+import html
+import re
 import time
 from datetime import datetime
 from typing import Any, Final
@@ -17,6 +19,8 @@ from kraftpy.console.access import csrf_field
 NOTHING: Final = "\u2013"
 """Shown for what is not known."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_BLOCK: Final = re.compile(r"</?(?:br|div|h[1-6]|li|ol|p|pre|ul)(?:\s[^<>]*)?/?>", re.IGNORECASE)
+_INLINE: Final = re.compile(r"</?(?:a|b|code|em|i|span|strong)(?:\s[^<>]*)?>", re.IGNORECASE)
 _STEPS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -30,7 +34,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        count=count, size=size, time=at_time, ago=ago, clock=clock, duration=duration, query=query, short=short
+        count=count,
+        size=size,
+        time=at_time,
+        ago=ago,
+        clock=clock,
+        duration=duration,
+        query=query,
+        short=short,
+        plain=plain,
     )
     made.globals.update(csrf_field=csrf_field)
     return made
@@ -49,6 +61,11 @@ def short(number: float) -> str:
         if abs(number) >= power:
             return f"{number / power:.3g}{unit}"
     return f"{number:.3g}"
+
+
+def plain(text: str) -> str:
+    """Return a text that may be HTML as words alone: Kafka writes the documentation of its settings so."""
+    return " ".join(html.unescape(_INLINE.sub("", _BLOCK.sub(" ", text))).split())
 
 
 def size(number: int | None) -> str:

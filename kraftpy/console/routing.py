@@ -1,8 +1,7 @@
 """The console's routes, and the role that each needs.
 
-A `Page` is read by viewers; a `Change` alters the cluster, is sent by POST only, and needs an operator. Whoever signs
-people in sets `request.state.user`, an object with a `name` and a `role`; without sign-in, `Console.allows_changes`
-decides alone.
+A `Page` is read by viewers; a `Change` alters the cluster, is sent by POST only, and needs an operator. The sign-in
+sets `request.state.user`, an object with a `name` and a `role`; without one, `Console.allows_changes` decides alone.
 """
 
 from __future__ import annotations

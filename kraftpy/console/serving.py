@@ -45,6 +45,7 @@ def serve(
     """
     settings: dict[str, Any] = {
         "log_level": "warning",
+        "log_config": None,  # its lines go where all others go
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,  # anyone could write them

@@ -1,4 +1,4 @@
-"""What a cluster does, and why something does not get on, from what any Kafka cluster tells its clients.
+"""Diagnosis: what a cluster does, and why something does not get on, from what any Kafka cluster tells its clients.
 
 - `observing`: looks at a group and its partitions for a few seconds, through the admin client
 - `group_causes`: the causes that such an observation shows; a pure function

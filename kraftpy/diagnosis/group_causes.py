@@ -32,6 +32,7 @@ NO_MEMBERS: Final = "no-members"
 IDLE_MEMBERS: Final = "more-members-than-partitions"
 NOT_ASSIGNED: Final = "partition-without-member"
 NOT_ADVANCING: Final = "member-does-not-advance"
+NOT_ADVANCING_THERE: Final = "partition-does-not-advance"
 KEEPS_PARTITIONS: Final = "member-keeps-partitions"
 WAITS_TO_JOIN: Final = "rebalance-waits"
 REBALANCES: Final = "rebalance-loop"
@@ -81,7 +82,7 @@ class Cause:
     partition: TopicPartition | None = None
     member: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the sentence says, for programs."""
+    """The values in the sentence, for programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was seen of a group in a few seconds."""
+    """A group as it was observed for a few seconds."""
 
     group_id: str
     seconds: float = 0.0
@@ -153,7 +154,8 @@ class Observed:
     nothing_left: frozenset[TopicPartition] = frozenset()
     """Partitions with a lag in which only transaction markers and aborted records follow."""
     principal: str | None = None
-    refusals: Sequence[Refusal] = ()
+    refusals: Sequence[Refusal] | None = ()
+    """None: the ACLs could not be seen."""
 
     @property
     def group(self) -> GroupDescription | None:
@@ -186,7 +188,10 @@ def causes(seen: Observed) -> list[Cause]:
 
 
 def _refused(seen: Observed) -> Iterator[Cause]:
-    for refusal in seen.refusals:
+    if seen.refusals is None:
+        text = f"the principal that asks may not see ACLs, so it is not known which rights {seen.principal} has"
+        yield Cause(name=NOT_ALLOWED, text=text, stops=False)
+    for refusal in seen.refusals or ():
         reason = (
             "an ACL denies it, or ACLs allow it to others only" if refusal.is_denied else "no ACL covers the resource"
         )
@@ -202,7 +207,7 @@ def _unseen(seen: Observed) -> Iterator[Cause]:
     if failure is None:
         return
     if failure.code in _NOT_AUTHORIZED:
-        text = f"this command's own principal may not look at group {seen.group_id}: {failure}"
+        text = f"the principal that asks may not look at group {seen.group_id}: {failure}"
         yield Cause(name=NOT_ALLOWED, text=text)
     elif failure.code in _NOT_AVAILABLE:
         where = seen.coordinator_partition
@@ -226,8 +231,8 @@ def _of_partitions(seen: Observed) -> Iterator[Cause]:
     for topic in sorted(seen.topics - known):
         yield Cause(
             name=NO_TOPIC,
-            text=f"topic {topic} does not exist, or this command may not see it, but the group reads it or has offsets "
-            "in it",
+            text=f"topic {topic} does not exist, or the principal that asks may not see it, but the group reads it or "
+            "has offsets in it",
             stops=False,
             details={"topic": topic},
         )
@@ -264,7 +269,7 @@ def _of_transactions(seen: Observed) -> Iterator[Cause]:
             yield Cause(
                 name=TRANSACTION,
                 text=f"{name}: a transaction, open from offset {each.start_offset} since {_time(began_ms)}, {effect}: "
-                f"{who}",
+                f"{who}{_end_of(each)}",
                 stops=holds,
                 partition=name,
                 details={
@@ -339,14 +344,18 @@ def _of_members(seen: Observed, group: GroupDescription) -> Iterator[Cause]:
 
 
 def _of_owners(seen: Observed, owners: Mapping[TopicPartition, GroupMember]) -> Iterator[Cause]:
-    """Tell the members that had something to read all the time and did not get on."""
+    """Tell the members that had something to read all the time and did not get on, at all or in some partitions."""
     stuck: dict[str, list[TopicPartition]] = {}
+    moved: dict[str, list[TopicPartition]] = {}
     for name, member in sorted(owners.items()):
         before, after = seen.before.get(name), seen.after.get(name)
         if before is None or after is None or not before.lag or name in seen.nothing_left:
             continue
+        if before.committed != after.committed:
+            moved.setdefault(member.member_id, []).append(name)
+            continue
         info = seen.partitions.get(name)
-        if info is None or info.leader < 0 or before.committed != after.committed:
+        if info is None or info.leader < 0:
             continue
         at = after.first if after.committed is None else after.committed
         is_held = after.stable is not None and at is not None and at >= after.stable
@@ -365,11 +374,19 @@ def _of_owners(seen: Observed, owners: Mapping[TopicPartition, GroupMember]) -> 
             "has committed nothing" if all(seen.after[name].committed is None for name in names) else "did not move"
         )
         lag = sum(seen.after[name].lag or 0 for name in names)
+        there = (
+            f"member {_member(member)} has {_some(lag, 'offset')} to read in {_names(names)}, but {at_all} in "
+            f"{seen.seconds:.0f} s"
+        )
+        elsewhere = moved.get(member_id, [])
         yield Cause(
-            name=NOT_ADVANCING,
-            text=f"member {_member(member)} has {_some(lag, 'offset')} to read in {_names(names)}, but {at_all} in "
-            f"{seen.seconds:.0f} s: it polls too rarely (max.poll.interval.ms will end its membership), cannot process "
-            "what it reads, or does not commit",
+            name=NOT_ADVANCING_THERE if elsewhere else NOT_ADVANCING,
+            text=f"{there}, though it does read {_names(elsewhere)}: it is busy with those, or cannot process what is "
+            "next here; watch it for longer to tell"
+            if elsewhere
+            else f"{there}: it polls too rarely (max.poll.interval.ms will end its membership), cannot process what it "
+            "reads, does not commit, or has died (session.timeout.ms will end its membership)",
+            stops=not elsewhere,
             member=member_id,
             partition=names[0] if len(names) == 1 else None,
             details={"partitions": [str(name) for name in names], "lag": lag, "client": _client(member)},
@@ -488,6 +505,13 @@ def _of_speed(seen: Observed) -> Iterator[Cause]:
 # Words
 
 
+def _end_of(transaction: OpenTransaction) -> str:
+    """Return when its coordinator aborts a transaction that is not ended; "" if none will."""
+    if transaction.transactional_id is None or transaction.started_at_ms < 0 or transaction.timeout_ms <= 0:
+        return ""
+    return f"; transaction.timeout.ms ends it at {_time(transaction.started_at_ms + transaction.timeout_ms)}"
+
+
 def _client(member: GroupMember) -> str:
     return f"{member.client_id}@{member.client_host.removeprefix('/')}"
 
@@ -520,9 +544,15 @@ def _shown(info: PartitionInfo) -> str:
 
 def _replicas(info: PartitionInfo, alive: frozenset[int]) -> str:
     dead = [replica for replica in info.replicas if replica not in alive]
+    if len(info.replicas) == 1:
+        state = "not alive" if dead else "alive, but may not lead it"
+        return f": its only replica is on broker {info.replicas[0]}, which is {state}"
+    where = f": its replicas are on brokers {_ids(info.replicas)}"
     if not dead:
-        return f": its replicas {_ids(info.replicas)} are on brokers that are alive, but none may lead it"
-    return f": its replicas are on brokers {_ids(info.replicas)}, of which {_ids(dead)} are not alive"
+        return f"{where}, which are alive, but none of them may lead it"
+    if len(dead) == len(info.replicas):
+        return f"{where}, none of which is alive"
+    return f"{where}, of which {_ids(dead)} {'is' if len(dead) == 1 else 'are'} not alive"
 
 
 def _ids(numbers: Sequence[int]) -> str:

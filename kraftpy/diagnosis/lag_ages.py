@@ -3,7 +3,7 @@
 The records are read, because nothing else knows their timestamps, nor whether anything but transaction markers and
 aborted records lies before the end of the log: those are no records that a group would still have to read, although the
 offsets differ. A record of an open transaction may become one, and counts. If nothing can be read in time (no leader),
-the age is unknown, and the offsets alone tell the lag.
+or by this principal, the age is unknown, and the offsets alone tell the lag.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kraftpy.client.consumer.consumer import Consumer
+from kraftpy.client.consumer.fetcher import PartitionRefused
 from kraftpy.diagnosis.group_causes import Observed
 from kraftpy.types import TopicPartition
 
@@ -33,7 +34,7 @@ async def ages_ms(
 
     `options` are those of a client.
 
-    Partitions of which nothing can be read in time are left out.
+    Partitions of which nothing can be read in time, or by this principal, are left out.
     """
     deadline = asyncio.get_running_loop().time() + _SECONDS
     times, positions = await _first_times(options, places, ends, "read_committed", deadline)
@@ -58,6 +59,7 @@ async def _first_times(
     """
     found: dict[TopicPartition, int | None] = {}
     stopped: dict[TopicPartition, int] = {}
+    refused: set[TopicPartition] = set()
     if not places:
         return found, stopped
     own: dict[str, Any] = {
@@ -72,11 +74,17 @@ async def _first_times(
         for partition, offset in places.items():
             consumer.seek(partition, offset)
         while asyncio.get_running_loop().time() < deadline:
-            for partition, records in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
+            try:
+                read = await consumer.getmany(timeout_ms=_POLL_MS)
+            except PartitionRefused as refusal:
+                refused.add(refusal.partition)
+                consumer.pause([refusal.partition])
+                read = {}
+            for partition, records in read.items():
                 if partition not in found:
                     found[partition] = records[0].timestamp_ms if records[0].offset < ends[partition] else None
                 consumer.pause([partition])
-            for partition in places.keys() - found.keys() - stopped.keys():
+            for partition in places.keys() - found.keys() - stopped.keys() - refused:
                 if consumer.lag(partition) == 0:
                     position = await consumer.position(partition)
                     if position >= ends[partition]:
@@ -84,7 +92,7 @@ async def _first_times(
                     else:
                         stopped[partition] = position
                     consumer.pause([partition])
-            if len(found) + len(stopped) == len(places):
+            if len(found) + len(stopped) + len(refused) == len(places):
                 break
     return found, stopped
 

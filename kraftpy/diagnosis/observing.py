@@ -6,8 +6,8 @@ Asked are DescribeGroups or the newer protocols' descriptions, several times; Of
 beginning and at the end; Metadata; and, where readers of committed records cannot reach the end, DescribeProducers and
 the transaction coordinators. With a `principal`, its rights are looked up in the ACLs.
 
-What the cluster does not tell, because it is not available or the admin client lacks a right, is left out of the
-observation; only the group itself is needed.
+An answer that the cluster does not give, because it is not available or the admin client lacks a right, is left out of
+the observation; only the group itself is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftpy.client.model import IsolationLevel, OffsetSpec, PartitionInfo, Reso
 from kraftpy.diagnosis.group_causes import Observed, OpenTransaction, Place, Refusal
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.protocol.consumer_protocol import PROTOCOL_TYPE, decode_subscription
-from kraftpy.protocol.errors import KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.security.acls import AclIndex, Operation, Verdict, address_of, parse_super_users
 from kraftpy.security.acls import ResourceType as AclResource
 from kraftpy.security.principal import Principal, parse_principal
@@ -203,15 +203,15 @@ async def _refusals(
     principal: str | None,
     host: str,
     group: GroupDescription | None,
-) -> list[Refusal]:
-    """Return the rights that the principal lacks. Without an authorizer, or the right to see ACLs, none is known."""
+) -> list[Refusal] | None:
+    """Return the rights that the principal lacks: none without an authorizer. None if ACLs cannot be seen."""
     if principal is None:
         return []
     who = parse_principal(principal)
     try:
         index = AclIndex(await admin.describe_acls())
-    except KafkaError:
-        return []
+    except KafkaError as error:
+        return [] if error.code is ErrorCode.SECURITY_DISABLED else None
     supers, everyone = await _broker_rules(admin)
     if who in parse_super_users(supers):
         return []

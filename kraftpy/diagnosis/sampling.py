@@ -17,7 +17,7 @@ import asyncio
 import re
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,13 +70,22 @@ class Sample:
     """The metrics endpoints that did not answer, and why."""
 
 
-async def sample(
-    admin: Admin, endpoints: Iterable[str] = (), *, trusted: str | None = None, login: bytes | None = None
-) -> Sample:
-    """Take a sample. A group that cannot be read is left out. Raises KafkaError if the cluster cannot be asked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsEndpoints:
+    """Metrics endpoints of brokers, and how they are asked."""
 
-    `trusted` is a PEM file with the authorities of metrics endpoints, and `login` the name:password to show them.
-    """
+    urls: Sequence[str] = ()
+    trusted: str | None = None
+    """The path of a PEM file with the authorities to trust; None: the system's."""
+    login: bytes | None = field(default=None, repr=False)
+    """The name:password to show them."""
+
+
+NO_ENDPOINTS: Final = MetricsEndpoints()
+
+
+async def sample(admin: Admin, endpoints: MetricsEndpoints = NO_ENDPOINTS) -> Sample:
+    """Take a sample. A group that cannot be read is left out. Raises KafkaError if the cluster cannot be asked."""
     cluster = await admin.describe_cluster()
     topics = await admin.describe_topics()
     partitions = {TopicPartition(each.topic, each.partition): each for info in topics for each in info.partitions}
@@ -93,7 +102,7 @@ async def sample(
             continue
         lag = sum(max(0, ends[name] - offset) for name, offset in offsets.items() if name in ends)
         groups[each.group_id] = GroupSample(state=each.state, committed=offsets, lag=lag)
-    requests, silent = await _request_times(endpoints, trusted, login)
+    requests, silent = await _request_times(endpoints)
     return Sample(
         at=time.monotonic(),
         time_ms=time.time_ns() // 1_000_000,
@@ -109,21 +118,19 @@ async def sample(
     )
 
 
-async def _request_times(
-    endpoints: Iterable[str], trusted: str | None, login: bytes | None
-) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
+async def _request_times(endpoints: MetricsEndpoints) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
     headers = dict(_PLAIN)
-    if login is not None:
-        headers["Authorization"] = f"Basic {b64encode(login).decode()}"
+    if endpoints.login is not None:
+        headers["Authorization"] = f"Basic {b64encode(endpoints.login).decode()}"
     times: dict[tuple[str, str], float] = {}
     silent: dict[str, str] = {}
-    for endpoint in endpoints:
+    for url in endpoints.urls:
         try:
-            page = await asyncio.to_thread(fetch, endpoint, _MOST_PAGE_BYTES, trusted=trusted, headers=headers)
+            page = await asyncio.to_thread(fetch, url, _MOST_PAGE_BYTES, trusted=endpoints.trusted, headers=headers)
         except EndpointError as error:
-            silent[endpoint] = str(error)
+            silent[url] = str(error)
             continue
-        times.update({(endpoint, api): value for api, value in request_times(page.decode("utf-8", "replace"))})
+        times.update({(url, api): value for api, value in request_times(page.decode("utf-8", "replace"))})
     return times, silent
 
 

@@ -131,7 +131,7 @@ class MemberClocks:
     def expected(self, group: Group) -> set[Key]:
         """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = self.all(group)
-        if group.is_changing:  # what is due is waiting or being stored
+        if group.is_changing:  # deadlines that are due are waiting or being stored
             return {key for key in expected if key in self._deadlines}
         return set(expected)
 

@@ -56,6 +56,9 @@ class AbortedTransactions:
     def __len__(self) -> int:
         return len(self._last_offsets)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __iter__(self) -> Iterator[EndedTransaction]:
         return map(EndedTransaction._make, zip(*self._columns, strict=True))
 

@@ -24,7 +24,7 @@ from kraftpy.protocol.record_batch import (
     TimestampType,
     record_payload,
 )
-from kraftpy.protocol.records import encode_varint, read_unsigned, zigzag
+from kraftpy.protocol.records import encode_varint, read_size, read_unsigned, zigzag
 
 _CODEC_MASK: Final = 0x07
 _TIME_BOUND = 1 << 63
@@ -74,7 +74,7 @@ def keys_of(header: BatchHeader, batch: bytes) -> Keys:
                 size += (high << 7) - 128
                 position += 2
             else:
-                size, position = read_unsigned(data, position)
+                size, position = read_size(data, position)
             end = position + (size >> 1)
             position += 1  # the attributes
             while data[position] > 127:  # the timestamp
@@ -97,7 +97,7 @@ def keys_of(header: BatchHeader, batch: bytes) -> Keys:
                 size += (high << 7) - 128
                 position += 2
             else:
-                size, position = read_unsigned(data, position)
+                size, position = read_size(data, position)
             if size & 1:
                 keys.append(None)
             else:
@@ -143,13 +143,13 @@ def raw_records(header: BatchHeader, batch: bytes, numbers: Container[int] | Non
                 size += (high << 7) - 128
                 start = position + 2
             else:
-                size, start = read_unsigned(data, position)
+                size, start = read_size(data, position)
             position = end = start + (size >> 1)
             if numbers is not None and number not in numbers:
                 continue
             timestamp_delta, rest = read_unsigned(data, start + 1)
             offset_delta, at = read_unsigned(data, rest)
-            key_size, at = read_unsigned(data, at)
+            key_size, at = read_size(data, at)
             key_bytes = zigzag(key_size)
             key = None if key_bytes < 0 else data[at : at + key_bytes]
             value_size, at = read_unsigned(data, at + max(key_bytes, 0))

@@ -15,7 +15,7 @@ Nothing here is safe to use from two threads: the loop owns it. Threads get plai
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -26,23 +26,37 @@ DEFAULT_CAPACITY: Final = 256
 _GIVEN_BACK: Final = 8
 
 
+def _unknown(path: str) -> int | None:
+    return None
+
+
 class FileCache:
     """At most `capacity` open files, not counting those that were deleted or moved while they were pinned."""
 
-    __slots__ = ("_open", "capacity", "max_pinned", "pinned")
+    __slots__ = ("_open", "capacity", "disk_reads", "max_pinned", "pinned")
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY, max_pinned: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int = DEFAULT_CAPACITY,
+        max_pinned: int | None = None,
+        disk_reads: Callable[[str], int | None] = _unknown,
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"a file cache of capacity {capacity}")
         self.capacity = capacity
         self.max_pinned = max_pinned
         """None for no limit."""
+        self.disk_reads = disk_reads
+        """Returns how much this process has read from disks, for a directory's path; None if that is unknown there."""
         self.pinned = 0
         """The number of files that are pinned now, including deleted ones."""
         self._open: OrderedDict[LazyFile, None] = OrderedDict()  # as the hand passes them
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     def admit(self, handle: LazyFile) -> None:
         """Count `handle`, just opened, and close other files if that exceeds the capacity."""
@@ -124,6 +138,13 @@ class LazyFile:
     def open_temporary(self) -> File:
         """Open a temporary file that will be renamed to this one, for a thread. The caller closes it."""
         return self._cache.open(self._directory, self.name + layout.TEMPORARY)
+
+    def disk_reads(self) -> int | None:
+        """Return a number that grows whenever this process reads from a disk; None if that is unknown.
+
+        As long as it stays the same, no page of the file was read from the disk again, unless by another process.
+        """
+        return self._cache.disk_reads(self._directory.path)
 
     @property
     def may_pin(self) -> bool:

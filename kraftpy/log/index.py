@@ -43,6 +43,9 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def append(self, relative_offset: int, position: int) -> None:
         """Add the entry of a batch: its last offset and its start."""
         self.offsets.append(relative_offset)
@@ -106,6 +109,9 @@ class TimeIndex:
 
     def __len__(self) -> int:
         return len(self.timestamps)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     def append(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry if the timestamp is larger than the last one's and not below 0; else do nothing."""

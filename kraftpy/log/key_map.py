@@ -39,6 +39,9 @@ class KeyMap:
     def __len__(self) -> int:
         return len(self._latest)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def put(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> int:
         """Add keys in the form of `keys_of`, with rising offsets; return how many: fewer if the map is full."""
         latest = self._latest

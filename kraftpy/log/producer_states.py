@@ -151,6 +151,9 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     # --- batches ---
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import LogSlice, ReadResult
 from kraftpy.log.segment import FAR_BYTES, CorruptSegment, Segment
-from kraftpy.log.verifying import IntactBatch, check, check_file
+from kraftpy.log.verifying import Checked, IntactBatch, check, check_file
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import read_header
 
 if TYPE_CHECKING:
     from kraftpy.log.partition_log import PartitionLog
 
+_REMEMBERED_FROM_BYTES: Final = 64 << 10
+"""The CRCs of a shorter read cost less than finding out that they need not be computed."""
 NEVER: Final = 1 << 62
 """The `slice_from` of a read that must return bytes."""
 
@@ -82,7 +84,7 @@ def _read_segment(log: PartitionLog, request: ReadRequest, slice_from: int) -> t
     file, stop, bound, data = segment.log.get(), position + length, min(next_offset, request.limit), b""
     if length < slice_from:
         data = file.read(position, length)
-        checked = check(data, expected, bound, log.epochs) if log.checks_reads else None
+        checked = _check(log, segment, position, data, expected, bound) if log.checks_reads else None
     else:
         checked = check_file(file, position, length, expected, bound, log.epochs) if log.checks_reads else None
     if checked is None:
@@ -99,6 +101,23 @@ def _read_segment(log: PartitionLog, request: ReadRequest, slice_from: int) -> t
     if length < slice_from:
         return ReadResult(data, next_offset), with_records
     return LogSlice(segment.log, position, length, next_offset), with_records
+
+
+def _check(log: PartitionLog, segment: Segment, position: int, data: bytes, expected: int, end_offset: int) -> Checked:
+    """Check what was read at `position`; compute no CRC of bytes that were written or checked here.
+
+    Segments of compacted topics are read by another process as well, the cleaner, so that nothing is known of them.
+    """
+    if len(data) < _REMEMBERED_FROM_BYTES or log.config.is_compacted:
+        return check(data, expected, end_offset, log.epochs)
+    disk_reads, stop = segment.log.disk_reads(), position + len(data)
+    if disk_reads is None:
+        return check(data, expected, end_offset, log.epochs)
+    is_known = segment.known.has(position, stop, disk_reads)
+    checked = check(data, expected, end_offset, log.epochs, are_known_bytes=is_known)
+    if checked.is_whole and not is_known:
+        segment.known.checked(position, stop, disk_reads)
+    return checked
 
 
 def _locate(log: PartitionLog, request: ReadRequest) -> tuple[Segment, int, int, int, int] | None:

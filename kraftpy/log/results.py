@@ -62,6 +62,9 @@ class LogSlice:
     def __len__(self) -> int:
         return self.length
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def read(self) -> bytes:
         """Return a copy of the batches."""
         return self.file.read(self.position, self.length)

@@ -27,7 +27,7 @@ _READ_BYTES: Final = 1 << 20
 _TELL_BYTES: Final = 1 << 24
 _PREFIX_BYTES: Final = 12
 _CRC_START: Final = 21
-_KEPT_OF_A_RUN: Final = 5  # what a producer's window holds (`producers.WINDOW_BATCHES`)
+_KEPT_OF_A_RUN: Final = 5  # as many as a producer's window holds (`producers.WINDOW_BATCHES`)
 _TRANSACTIONAL_OR_CONTROL: Final = 0x30
 _CONTROL: Final = 0x20
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, max timestamp, producer id and epoch

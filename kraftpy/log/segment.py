@@ -21,6 +21,7 @@ from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.files import FileCache, LazyFile
 from kraftpy.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from kraftpy.log.known_bytes import KnownBytes
 from kraftpy.log.segment_index import SegmentIndex
 from kraftpy.log.verifying import CorruptSegment, Epochs, IntactBatch, SegmentFile, batches_from
 from kraftpy.ports import Buffer, Directory, File
@@ -90,6 +91,7 @@ class Segment:
         "created_at",
         "directory",
         "index",
+        "known",
         "log",
     )
 
@@ -99,6 +101,7 @@ class Segment:
         self.created_at = created_at
         self.log = LazyFile(directory, layout.file_name(base_offset, layout.LOG), files)
         self.index = SegmentIndex(directory, base_offset, files)
+        self.known = KnownBytes()
         self._size = -1  # -1: ask the file
         self._reserved = 0  # the position up to which space was reserved
         self._was_written = False  # since it was opened: the file was written, or the index is out of date
@@ -181,6 +184,7 @@ class Segment:
                 file.truncate(start)
             raise
         self._size = start + len(data)
+        self.known.wrote(start, self._size, self.log)
         if self._size > self._reserved:
             self._reserve(file)
         for header, position in batches:
@@ -288,6 +292,7 @@ class Segment:
         file.truncate(found.position)
         file.sync()
         self._size = found.position
+        self.known.forget()
         self._reserved = 0
         offsets.truncate(found.base_offset - self.base_offset)
         times.truncate(found.base_offset - self.base_offset)

@@ -31,6 +31,9 @@ class Segments:
     def __len__(self) -> int:
         return len(self._segments)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 

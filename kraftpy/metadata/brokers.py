@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -39,6 +39,7 @@ from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, n
 from kraftpy.metadata.features import formatted_features
 from kraftpy.metadata.image import Broker, Image, Partition, Topic
 from kraftpy.metadata.records import (
+    NO_LEADER,
     BrokerChanged,
     BrokerRegistered,
     BrokerUnregistered,
@@ -131,7 +132,10 @@ def _restart_changes(
     rules = Rules(image, changed=_as_registered(command))
     synced = {each.topic_id: frozenset(each.partitions) for each in command.synced_replicas if has_same_disks}
     is_limited = command.max_partitions > 0 and command.fenced
-    for topic, number, partition in image.partitions_of(broker_id):
+    within = image.held_by(broker_id).keys() | image.eligible_in(broker_id).keys()
+    if not is_limited:
+        within |= image.held_by(NO_LEADER).keys()
+    for topic, number, partition in image.partitions_of(broker_id, within):
         if _is_candidate(partition, broker_id) or not partition.has_leader:
             unclean = None if is_clean or number in synced.get(topic.topic_id, ()) else broker_id
             loses_eligibility = unclean is not None and broker_id in partition.eligible_leader_replicas
@@ -258,7 +262,7 @@ def _fence_changes(
     broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
 ) -> Iterator[PartitionChanged]:
     """Yield changes that take the broker out of ISRs and leaderships."""
-    for topic, number, partition in image.partitions_of(broker_id):
+    for topic, number, partition in image.partitions_of(broker_id, image.held_by(broker_id)):
         if broker_id in partition.isr or broker_id == partition.leader:
             if is_limited and not _must_leave(partition, broker_id, rules):
                 continue
@@ -277,7 +281,9 @@ def _unfence_changes(
     broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
 ) -> Iterator[PartitionChanged]:
     """Yield changes that let this broker lead partitions with no leader, or with one that is shutting down."""
-    for topic, number, partition in image.partitions_of(broker_id):
+    inactive = [each for each in image.holders() if each not in rules.active]  # `NO_LEADER` is one of them
+    within = frozenset(chain.from_iterable(map(image.held_by, inactive)))
+    for topic, number, partition in image.partitions_of(broker_id, within):
         if not partition.has_leader:
             if is_limited and not _may_lead(topic, partition, broker_id, rules):
                 continue
@@ -296,7 +302,7 @@ def _may_lead(topic: Topic, partition: Partition, broker_id: BrokerId, rules: Ru
 
 def _hand_over_changes(broker_id: BrokerId, image: Image, rules: Rules) -> Iterator[PartitionChanged]:
     """Take the broker out of ISRs and leaderships if a successor exists. Other partitions would become leaderless."""
-    for topic, number, partition in image.partitions_of(broker_id):
+    for topic, number, partition in image.partitions_of(broker_id, image.held_by(broker_id)):
         if broker_id in partition.isr:
             yield from _removal_changes(topic, number, partition, broker_id, rules)
 

@@ -12,7 +12,7 @@ One file because the image, the records it replays and its snapshot have the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -47,6 +47,7 @@ from kraftpy.metadata.records import (
     TopicDeleted,
 )
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
+from kraftpy.metadata.topic_counts import TopicCounts
 from kraftpy.security.acls import AclBinding
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
@@ -65,7 +66,6 @@ ELR_FEATURE = "eligible.leader.replicas.version"
 
 _CONFIG_OVERHEAD_BYTES = 128
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_NO_PARTITIONS: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +230,21 @@ def _created(
     )
 
 
+def _replicas(partition: Partition | None) -> tuple[BrokerId, ...]:
+    return () if partition is None else partition.replicas
+
+
+def _holders(partition: Partition | None) -> tuple[BrokerId, ...]:
+    """Return the leader, or `NO_LEADER`, and the members of the ISR."""
+    if partition is None:
+        return ()
+    return partition.isr if partition.leader in partition.isr else (*partition.isr, partition.leader)
+
+
+def _eligible(partition: Partition | None) -> tuple[BrokerId, ...]:
+    return () if partition is None else partition.eligible_leader_replicas
+
+
 class Image:
     """Topics, partitions, settings, brokers, features and producer id blocks of one cluster."""
 
@@ -237,7 +252,10 @@ class Image:
         "_brokers",
         "_colliding",
         "_configs",
+        "_eligible",
         "_features",
+        "_held",
+        "_names",
         "_placed",
         "_sorted_topics",
         "_topics",
@@ -264,6 +282,8 @@ class Image:
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[TopicId, Topic] = {}
         self._sorted_topics: tuple[Topic, ...] | None = ()
+        self._names: tuple[str, ...] = ()
+        """Their names, sorted, unless `_sorted_topics` is None."""
         self._colliding: dict[str, str] = {}
         self._configs: dict[tuple[ConfigResourceType, str], dict[str, str]] = {}
         self.configs_bytes = 0
@@ -271,7 +291,9 @@ class Image:
         self.controller_defaults: Mapping[str, str] = _NOTHING
         """Static settings of the active controller that elections use if neither topic nor cluster sets them."""
         self._features: dict[str, int] = {}
-        self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
+        self._placed = TopicCounts()
+        self._held = TopicCounts()
+        self._eligible = TopicCounts()
         self.submissions = Submissions()
         self.credentials = Credentials()
         self.acls = Acls()
@@ -291,7 +313,8 @@ class Image:
     def topics(self) -> Sequence[Topic]:
         """Return every topic, sorted by name."""
         if self._sorted_topics is None:
-            self._sorted_topics = tuple(self._topics[name] for name in sorted(self._topics))
+            self._names = tuple(sorted(self._topics))
+            self._sorted_topics = tuple(self._topics[name] for name in self._names)
         return self._sorted_topics
 
     def topic_colliding_with(self, name: str) -> str | None:
@@ -331,19 +354,37 @@ class Image:
         broker = self._brokers.get(broker_id)
         return broker is None or broker.fenced
 
-    def partitions_of(self, broker_id: BrokerId) -> Iterator[tuple[Topic, int, Partition]]:
-        """Yield every partition of which the broker has a replica, in order of topic names.
+    def partitions_of(
+        self, broker_id: BrokerId, within: Container[str] | None = None
+    ) -> Iterator[tuple[Topic, int, Partition]]:
+        """Yield every partition of which the broker has a replica, in order of topic names; only topics in `within`.
 
         Nothing has to be sorted, so that a caller may look at only some of very many.
         """
-        for topic in self.topics() if broker_id in self._placed else ():
+        self.topics()  # sorts the names
+        names = self._names if within is None else filter(within.__contains__, self._names)
+        for name in filter(self._placed.of(broker_id).__contains__, names):
+            topic = self._topics[name]
             for number, partition in enumerate(topic.partitions):
                 if broker_id in partition.replicas:
                     yield topic, number, partition
 
+    def held_by(self, broker_id: BrokerId) -> Mapping[str, int]:
+        """Return how many partitions of each topic the broker leads or is in sync with; of `NO_LEADER`, how many have
+        no leader. Topics without any have no entry."""
+        return self._held.of(broker_id)
+
+    def holders(self) -> list[BrokerId]:
+        """Return the brokers for which `held_by` is not empty, and `NO_LEADER` if it is not empty for that."""
+        return self._held.brokers()
+
+    def eligible_in(self, broker_id: BrokerId) -> Mapping[str, int]:
+        """Return in how many partitions of each topic the broker is an eligible leader replica."""
+        return self._eligible.of(broker_id)
+
     def replica_count(self, broker_id: BrokerId) -> int:
         """Return the number of replicas on the broker."""
-        return len(self._placed.get(broker_id, _NO_PARTITIONS))
+        return sum(self._placed.of(broker_id).values())
 
     def configs(self, resource_type: ConfigResourceType, resource_name: str) -> Mapping[str, str]:
         """Return a resource's settings without defaults. The name "" stands for all brokers."""
@@ -405,8 +446,8 @@ class Image:
                     self.configs_bytes -= config_bytes(topic.name, name, value)
                 self._sorted_topics = None
                 self.partition_count -= len(topic.partitions)
-                for number, partition in enumerate(topic.partitions):
-                    self._displace((topic.name, number), partition.replicas)
+                for partition in topic.partitions:
+                    self._count(topic.name, partition, None)
             case ConfigChanged():
                 self._replay_config_changed(record)
             case ControllerDefaultsChanged():
@@ -466,19 +507,15 @@ class Image:
         self.partition_count += len(topic.partitions)
         if "." in topic.name or "_" in topic.name:
             self._colliding[topic.name.replace(".", "_")] = topic.name
-        for number, partition in enumerate(topic.partitions):
-            self._place((topic.name, number), partition.replicas)
+        for partition in topic.partitions:
+            self._count(topic.name, None, partition)
 
-    def _place(self, key: tuple[str, int], replicas: tuple[BrokerId, ...]) -> None:
-        for broker_id in replicas:
-            self._placed.setdefault(broker_id, set()).add(key)
-
-    def _displace(self, key: tuple[str, int], replicas: tuple[BrokerId, ...]) -> None:
-        for broker_id in replicas:
-            placed = self._placed[broker_id]
-            placed.remove(key)
-            if not placed:
-                del self._placed[broker_id]
+    def _count(self, topic: str, before: Partition | None, after: Partition | None) -> None:
+        """Count a partition that has changed; None before it was created, and after it was deleted."""
+        for counts, members in ((self._placed, _replicas), (self._held, _holders), (self._eligible, _eligible)):
+            was, is_now = members(before), members(after)
+            if was != is_now:
+                counts.change(topic, was, is_now)
 
     def _replay_partition_created(self, record: PartitionCreated) -> None:
         partitions = self._topics_by_id[record.topic_id].partitions
@@ -486,16 +523,12 @@ class Image:
         partition = _created(record.replicas, record.isr, record.leader, record.leader_epoch, record.partition_epoch)
         partitions.append(partition)
         self.partition_count += 1
-        self._place((record.topic, record.partition), record.replicas)
+        self._count(record.topic, None, partition)
 
     def _replay_partition_changed(self, record: PartitionChanged) -> None:
         partitions = self._topics_by_id[record.topic_id].partitions
-        before = partitions[record.partition].replicas
-        if record.replicas != before:
-            key = (record.topic, record.partition)
-            self._displace(key, before)
-            self._place(key, record.replicas)
-        partitions[record.partition] = Partition(
+        before = partitions[record.partition]
+        after = partitions[record.partition] = Partition(
             replicas=record.replicas,
             isr=record.isr,
             leader=record.leader,
@@ -508,6 +541,7 @@ class Image:
             is_recovering=record.is_recovering,
             offline_replicas=record.offline_replicas,
         )
+        self._count(record.topic, before, after)
 
     def _replay_config_changed(self, record: ConfigChanged) -> None:
         key = (record.resource_type, record.resource_name)

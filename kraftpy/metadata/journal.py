@@ -127,7 +127,7 @@ class Journal:
         self._newest_vote: tuple[int, str | None] = (0, None)  # the loop's
         self._unwritten_votes: deque[tuple[int, str | None]] = deque()  # as `_unwritten`
         self._is_writing = False
-        self._cut = 0  # what the lowest unwritten truncation leaves,
+        self._cut = 0  # the last index that the lowest unwritten truncation leaves,
         self._cuts_made = self._cuts_written = 0  # while these differ
 
     # -- what it holds

@@ -28,7 +28,11 @@ Invariants:
 * An exception from the machine stops this node for good: every later input raises `QuorumStoppedError`.
 * A node that is not among the voters of its own log never campaigns. It asks for entries as a learner; once it has
   caught up, the leader may add it. Voters change one at a time. The voters are those of the newest such entry in the
-  log, committed or not, so truncation reverts a change. Voters that were configured and never changed are not logged.
+  log, committed or not, so truncation reverts a change. Voters that were configured and never changed are not logged;
+  with directory ids, the first leader logs them.
+* A server of a quorum with directory ids is a voter only with the directory of the entry: one whose disk was replaced
+  is a learner, and neither its votes nor its acknowledgements count as the voter's. A peer is therefore a number that
+  stands for node and directory (`VoterSet.number_of`); the server itself is its node id.
 * A campaign is preceded by a poll that changes no term, and a node that hears from a leader does not vote; so a node
   that returns from a partition deposes no leader. A node that loses its connection to the leader polls within 50 to
   200 ms.
@@ -54,6 +58,7 @@ from kraftpy.metadata.raft.log import RaftLog
 from kraftpy.metadata.raft.node import Raft
 from kraftpy.metadata.raft.snapshots import Captured
 from kraftpy.metadata.raft.state import BATCH_BYTES, CHUNK_BYTES, Chance, Message, RaftSettings, StateMachine
+from kraftpy.metadata.voters import VoterSet, directory_of, node_of
 
 SNAPSHOT_AFTER_ENTRIES = 10_000
 SNAPSHOT_AFTER_BYTES = 20 << 20
@@ -65,26 +70,35 @@ class VoterProgress:
     """A node's progress as the leader knows it. Times are by the caller's clock; -1 means never."""
 
     id: int
+    """The node's id."""
     log_end_index: int
     """The newest entry on its disk."""
     last_contact_ms: int
     last_caught_up_ms: int
     is_voter: bool
+    directory_id: bytes | None = None
+    """The id of the node's directory, if the quorum tells disks apart."""
 
 
 class Quorum:
     """One node of the quorum. Times are milliseconds of a monotonic clock."""
 
     def __init__(
-        self, *, node_id: int, voters: Mapping[int, str], journal: Journal, loaded: Loaded, machine: StateMachine,
-        rng: Chance, now_ms: int, election_timeout_ms: int = 1000, fetch_timeout_ms: int = 2000,
+        self, *, node_id: int, voters: VoterSet | Mapping[int, str], journal: Journal, loaded: Loaded,
+        machine: StateMachine, rng: Chance, now_ms: int, directory_id: bytes | None = None,
+        election_timeout_ms: int = 1000, fetch_timeout_ms: int = 2000,
         snapshot_after_entries: int = SNAPSHOT_AFTER_ENTRIES, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
         batch_bytes: int = BATCH_BYTES, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         """Restore the machine from the loaded snapshot; its exceptions propagate. Entries are applied once they are
-        known to be committed."""
+        known to be committed.
+
+        `voters` count as long as the log sets none; `directory_id` is this node's own.
+        """
         snapshot = loaded.snapshot
-        log = RaftLog(journal, snapshot.index if snapshot else 0, snapshot.term if snapshot else 0, voters)
+        base_index, base_term = (snapshot.index, snapshot.term) if snapshot else (0, 0)
+        log = RaftLog(journal, base_index, base_term, VoterSet.of(voters), node_id=node_id, directory_id=directory_id)
+        self._directory_id = directory_id
         if snapshot is not None:
             contents = unpack_snapshot(snapshot.data)
             machine.decode(contents.state)()
@@ -191,19 +205,27 @@ class Quorum:
         with self._input(advances=False) as raft:  # it is not on any disk yet, so nothing can be committed now
             return raft.leader.append(messages.COMMAND + data)
 
-    def why_no_change(self, *, add: int | None = None, remove: int | None = None) -> str | None:
+    def why_no_change(
+        self, *, add: int | None = None, remove: int | None = None, directory_id: bytes | None = None
+    ) -> str | None:
         """Return the reason for which `change_voter` would return None; None if it would not."""
-        return self._raft.membership.why_no_change(add, remove)
+        return self._raft.membership.why_no_change(add, remove, directory_id)
 
-    def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> tuple[int, int] | None:
-        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if that is refused."""
-        if self._raft.membership.why_no_change(None if add is None else add[0], remove) is not None:
+    def change_voter(
+        self, *, add: tuple[int, str] | None = None, remove: int | None = None, directory_id: bytes | None = None
+    ) -> tuple[int, int] | None:
+        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if that is refused.
+
+        `directory_id` is that of the node to add, or must be that of the voter to remove; None stands for any voter's.
+        """
+        added = None if add is None else add[0]
+        if self._raft.membership.why_no_change(added, remove, directory_id) is not None:
             return None
-        changed = dict(self.voters)
+        changed = self.voter_set
         if add is not None:
-            changed[add[0]] = add[1]
+            changed = changed.with_voter(*add, directory_id)
         if remove is not None:
-            del changed[remove]
+            changed = changed.without(remove)
         with self._input() as raft:
             return raft.leader.append(messages.voters_entry(changed))
 
@@ -260,8 +282,9 @@ class Quorum:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader's id, if known here."""
-        return self._state.leader
+        """The leader's node id, if known here."""
+        leader = self._state.leader
+        return None if leader is None else node_of(leader)
 
     @property
     def term(self) -> int:
@@ -296,12 +319,22 @@ class Quorum:
 
     @property
     def voters(self) -> Mapping[int, str]:
-        """The voters and their endpoints, by the newest entry that sets them."""
-        return dict(self._state.log.voters[-1][1])
+        """The voters' node ids and their endpoints, by the newest entry that sets them."""
+        return dict(self._state.log.voting.voters.addresses)
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The voters by the newest entry that sets them; another object after each change."""
+        return self._state.log.voting.voters
+
+    @property
+    def is_voter(self) -> bool:
+        """True if this node has a vote."""
+        return self._state.is_voter
 
     @property
     def connected_peers(self) -> frozenset[int]:
-        """The connected peers."""
+        """The numbers of the connected peers."""
         return frozenset(self._state.connected_peers)
 
     def committed_after(self, index: int, max_bytes: int) -> list[Entry] | None:
@@ -331,13 +364,15 @@ class Quorum:
         own = VoterProgress(
             id=state.id, log_end_index=self._journal.durable_index, last_contact_ms=state.now_ms,
             last_caught_up_ms=state.now_ms, is_voter=state.id in voters,
+            directory_id=self._directory_id if self.voter_set.directories else None,
         )  # fmt: skip
         return [
             own,
             *(
                 VoterProgress(
-                    id=peer, log_end_index=state.library.match_index(peer), last_contact_ms=follower.last_contact_ms,
-                    last_caught_up_ms=follower.last_caught_up_ms, is_voter=peer in voters,
+                    id=node_of(peer), log_end_index=state.library.match_index(peer),
+                    last_contact_ms=follower.last_contact_ms, last_caught_up_ms=follower.last_caught_up_ms,
+                    is_voter=peer in voters, directory_id=directory_of(peer),
                 )
                 for peer, follower in sorted(self._raft.leader.followers.items())
             ),

@@ -8,6 +8,8 @@ list of voters from here on. No command starts with those bytes (commands are ms
 before quorums existed reads as commands.
 
 A snapshot is the machine's state with the voters at that index. One written before quorums existed is the state alone.
+
+A voter is its node id and address, with its directory id if the quorum tells disks apart (`metadata.voters`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from kraftpy.metadata.codec import CodecError, pack, unpack
+from kraftpy.metadata.voters import DIRECTORY_ID_BYTES, VoterSet
 
 COMMAND, NO_OP, VOTERS = b"\x00", b"\x01", b"\x02"
 _SNAPSHOT_MAGIC = b"\xc1\x01"  # never the start of a msgpack value
@@ -58,7 +61,7 @@ class SnapshotContents(NamedTuple):
 
     voters_index: int
     """The entry that set these voters; 0 if they were configured."""
-    voters: dict[int, str] | None
+    voters: VoterSet | None
     state: bytes
 
 
@@ -116,38 +119,55 @@ def command_in(entry: bytes) -> bytes | None:
     return None if kind in (NO_OP, VOTERS) else entry
 
 
-def voters_entry(voters: Mapping[int, str]) -> bytes:
+def voters_entry(voters: VoterSet | Mapping[int, str]) -> bytes:
     """Encode the entry that sets these voters."""
-    return VOTERS + pack([[node, voters[node]] for node in sorted(voters)])
+    return VOTERS + pack(plain_voters(VoterSet.of(voters)))
 
 
-def voters_in(entry: bytes) -> dict[int, str] | None:
+def voters_in(entry: bytes) -> VoterSet | None:
     """Return the voters that an entry sets, or None for another kind. Raises BadMessageError."""
     if entry[:1] != VOTERS:
         return None
     try:
-        return _read_voters(unpack(entry[1:]))
+        return read_voters(unpack(entry[1:]))
     except CodecError as error:
         raise BadMessageError(str(error)) from error
 
 
-def _read_voters(plain: object) -> dict[int, str]:
+def plain_voters(voters: VoterSet) -> list[list[Any]]:
+    """Return the voters as plain values: each an id and an address, and its directory id if it has one."""
+    directories = voters.directories
+    return [
+        [node_id, address, *([directories[node_id]] if directories else [])]
+        for node_id, address in sorted(voters.addresses.items())
+    ]
+
+
+def read_voters(plain: object) -> VoterSet:
+    """Read what `plain_voters` returned. Raises BadMessageError."""
     if type(plain) is not list or not plain:
         raise BadMessageError("no voters")
-    voters: dict[int, str] = {}
+    addresses: dict[int, str] = {}
+    directories: dict[int, bytes] = {}
     for voter in plain:
-        if type(voter) is not list or [type(part) for part in voter] != [int, str]:
-            raise BadMessageError("a voter is an id and an endpoint")
-        voters[voter[0]] = voter[1]
-    return voters
+        if type(voter) is not list or [type(part) for part in voter] not in ([int, str], [int, str, bytes]):
+            raise BadMessageError("a voter is an id and an endpoint, and the id of its directory")
+        addresses[voter[0]] = voter[1]
+        if len(voter) == 3:
+            if len(voter[2]) != DIRECTORY_ID_BYTES or not 0 <= voter[0] < 1 << 31:
+                raise BadMessageError("a directory id has 16 bytes, and a node id is below 2^31")
+            directories[voter[0]] = voter[2]
+    if directories and directories.keys() != addresses.keys():
+        raise BadMessageError("only some of the voters have a directory id")
+    return VoterSet(addresses, directories)
 
 
 # -- snapshots
 
 
-def pack_snapshot(voters_index: int, voters: Mapping[int, str], state: bytes) -> bytes:
+def pack_snapshot(voters_index: int, voters: VoterSet | Mapping[int, str], state: bytes) -> bytes:
     """Encode a snapshot: the machine's state and the voters at that index."""
-    return _SNAPSHOT_MAGIC + pack([voters_index, [[node, voters[node]] for node in sorted(voters)], state])
+    return _SNAPSHOT_MAGIC + pack([voters_index, plain_voters(VoterSet.of(voters)), state])
 
 
 def unpack_snapshot(data: bytes) -> SnapshotContents:
@@ -160,7 +180,8 @@ def unpack_snapshot(data: bytes) -> SnapshotContents:
         raise BadMessageError(str(error)) from error
     if type(plain) is not list or len(plain) != 3 or type(plain[0]) is not int or type(plain[2]) is not bytes:
         raise BadMessageError("a snapshot is its voters and a state")
-    return SnapshotContents(plain[0], _read_voters(plain[1]), plain[2])
+    voters = read_voters(plain[1]) if plain[1] else None  # a learner may have taken it before it knew any
+    return SnapshotContents(plain[0], voters, plain[2])
 
 
 def checksum(data: bytes) -> int:

@@ -29,8 +29,8 @@ kafka_consumergroup_current_offset gauge consumergroup topic partition
 kafka_consumergroup_current_offset_sum gauge consumergroup topic
     Sum of the offsets that a group has committed in a topic.
 kafka_consumergroup_lag gauge consumergroup topic partition
-    Records between the committed offset and the end of the partition. Of partitions without a replica on the
-    coordinator's node, the end is asked for at most every ten seconds, while metrics are scraped.
+    Records between the committed offset and the end of the partition. The ends of partitions without a replica
+    on the coordinator's node are asked for at most every ten seconds, while metrics are scraped.
     ! It grows steadily: the consumers are too slow, or stopped.
 kafka_consumergroup_lag_sum gauge consumergroup topic
     Lag of a group over all partitions of a topic.

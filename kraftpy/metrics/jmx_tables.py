@@ -153,6 +153,10 @@ kafka_server_socket_server_metrics_connection_creation_total counter listener ne
     Connections that were accepted.
 kafka_server_socket_server_metrics_connection_close_total counter listener networkProcessor
     Connections that were closed.
+kafka_server_socket_server_metrics_connections_software gauge clientSoftwareName clientSoftwareVersion listener
+    Connections by the software that they say they are of (KIP-511). The hundred that have most are named.
+kafka_server_socketservermetrics_connections gauge client_software_name client_software_version listener
+    The same, with the names of Confluent's rules.
 
 # The controller (kafka.controller; nodes with the role alone)
 kafka_controller_kafkacontroller_activecontrollercount gauge

@@ -1,7 +1,7 @@
 """The metrics that Kafka does not have."""
 
 OWN_TABLE = """
-# Of our own
+# kraftpy's own
 kraftpy_info gauge version node_id roles
     1; the labels say what runs.
 kraftpy_event_loop_lag_seconds summary

@@ -35,6 +35,10 @@ class Collector(Protocol):
 class Monitor(Protocol):
     """The listener for monitors, which follows the node's life."""
 
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+
     def started(self) -> None:
         """Note that the node's start is complete."""
 

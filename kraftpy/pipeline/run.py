@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from kraftpy.spark.java import find_java
 
 _NEEDED = ("pyspark", "pandas", "grpc", "yaml")
 _PATIENCE_SECONDS = 30
+_PORT = 15002
+"""Spark's program talks to a server of Spark Connect that it starts on this port, and can be given no other."""
 
 
 def run(
@@ -49,6 +52,7 @@ def run(
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ProjectError(f"{', '.join(missing)} missing: pip install 'kraftpy[pipelines]'")
+    _check_port()
     with tempfile.TemporaryDirectory(prefix="kraftpy-pipeline-", ignore_cleanup_errors=True) as scratch:
         command = [str(spark_home() / "bin" / "spark-pipelines"), "dry-run" if dry else "run", *arguments]
         environment = _environment(place, Path(scratch), command_config)
@@ -69,6 +73,19 @@ def run(
         except BaseException:
             _end(process)
             raise
+
+
+def _check_port() -> None:
+    """Raise ProjectError if Spark could not start its server."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", _PORT))
+        except OSError as error:
+            raise ProjectError(
+                f"cannot listen on port {_PORT}: {error.strerror}. Spark's pipelines use this port and no other: does "
+                "another pipeline run, or a server of Spark Connect?"
+            ) from error
 
 
 def spark_home() -> Path:

@@ -486,6 +486,9 @@ class BatchBuilder:
     def __len__(self) -> int:
         return len(self.records)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
         """Add a record, with its timestamp in ms, and update the bound of the batch's size."""
         self.records.append((timestamp, key, value, headers))
@@ -516,8 +519,7 @@ def encode_control_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """Encode a transaction marker: a transactional control batch with one record (KIP-98)."""
-    key = struct.pack(">hh", 0, control_type)
-    value = struct.pack(">hi", 0, coordinator_epoch)
+    key, value = struct.pack(">hh", 0, control_type), struct.pack(">hi", 0, coordinator_epoch)
     return encode_batch(
         [(timestamp, key, value, ())],
         base_offset=base_offset,
@@ -537,8 +539,7 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
 
     Raises CorruptBatch if they are malformed, more than `max_bytes`, or too few for the record count.
     """
-    view = memoryview(batch)[HEADER_BYTES:]
-    records_count = header.records_count
+    view, records_count = memoryview(batch)[HEADER_BYTES:], header.records_count
     payload: Buffer = view
     if header.attributes & _CODEC_MASK and (records_count or len(view)):
         try:
@@ -593,8 +594,7 @@ def decode_control_record(record: Record) -> ControlRecord:
     version, number = struct.unpack_from(">hh", record.key)
     if version < 0:
         raise CorruptBatch(f"a control record of version {version}")
-    known = number in (ControlType.ABORT, ControlType.COMMIT)
-    epoch = -1
+    known, epoch = number in (ControlType.ABORT, ControlType.COMMIT), -1
     if known and record.value is not None and len(record.value) >= 6:
         (epoch,) = struct.unpack_from(">i", record.value, 2)
     return ControlRecord(ControlType(number) if known else number, epoch)

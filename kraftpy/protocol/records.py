@@ -229,7 +229,7 @@ def decode_records(
                 size += (high << 7) - 128
                 position += 2
             else:
-                size, position = read_unsigned(data, position)
+                size, position = read_size(data, position)
             if size & 1:
                 key = None if size == 1 else _corrupt_length(size)
             else:
@@ -243,7 +243,7 @@ def decode_records(
                 size += (high << 7) - 128
                 position += 2
             else:
-                size, position = read_unsigned(data, position)
+                size, position = read_size(data, position)
             if size & 1:
                 value = None if size == 1 else _corrupt_length(size)
             else:
@@ -288,6 +288,17 @@ def read_unsigned(data: Buffer, position: int) -> tuple[int, int]:
     return value, position + 1
 
 
+def read_size(data: Buffer, position: int) -> tuple[int, int]:
+    """Read a varint that is the size of something, without zigzag decoding. Raises like `read_unsigned`.
+
+    Positions are computed from sizes. Compiled code reads no byte at a position beyond 64 bits: ValueError.
+    """
+    size, position = read_unsigned(data, position)
+    if size >> 32:
+        raise CorruptBatch(f"length {zigzag(size)}")
+    return size, position
+
+
 def _corrupt_offset(delta: int, previous: int) -> NoReturn:
     raise CorruptBatch(f"offset delta {delta} after {previous}")
 
@@ -309,12 +320,12 @@ def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes 
         _too_many_headers(number >> 1)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(number >> 1):
-        size, position = read_unsigned(data, position)
+        size, position = read_size(data, position)
         if size & 1:
             _corrupt_length(size)
         end = position + (size >> 1)
         name = data[position:end].decode(errors="replace")
-        size, position = read_unsigned(data, end)
+        size, position = read_size(data, end)
         if size & 1:
             headers.append((name, None if size == 1 else _corrupt_length(size)))
         else:
@@ -397,7 +408,7 @@ def check_records(
                     size += (high << 7) - 128
                     position += 2
                 else:
-                    size, position = read_unsigned(data, position)
+                    size, position = read_size(data, position)
                 if not size & 1:
                     position += size >> 1
                 elif size > 1:
@@ -412,7 +423,7 @@ def check_records(
                     size += (high << 7) - 128
                     position += 2
                 else:
-                    size, position = read_unsigned(data, position)
+                    size, position = read_size(data, position)
                 if not size & 1:
                     position += size >> 1
                 elif size > 1:
@@ -466,7 +477,7 @@ def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, i
         if size < 128:
             position += 1
         else:
-            size, position = read_unsigned(data, position)
+            size, position = read_size(data, position)
         if size & 1:
             _corrupt_length(size)
         end = position + (size >> 1)
@@ -474,7 +485,7 @@ def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, i
         if size < 128:
             position = end + 1
         else:
-            size, position = read_unsigned(data, end)
+            size, position = read_size(data, end)
         if not size & 1:
             position += size >> 1
         elif size > 1:
@@ -502,7 +513,7 @@ def record_times(data: bytes, records_count: int) -> Iterator[tuple[list[int], l
                     length += (high << 7) - 128
                     position += 2
                 else:
-                    length, position = read_unsigned(data, position)
+                    length, position = read_size(data, position)
                 end = position + (length >> 1)
 
                 delta = data[position + 1]

@@ -1,8 +1,8 @@
 """The effects that a leader or a follower asks its caller to carry out, in the order given or not at all.
 
-A leader returns `HighWatermarkAdvanced` and `ProposeIsr`; a follower returns all the others. The caller must finish a
-follower's list before it asks for the next fetch, and drop the rest of the list at the first effect that fails
-(reporting the failure with `Follower.failed`).
+A leader returns `HighWatermarkAdvanced`, `ProposeIsr` and `FollowerLeftIsr`; a follower returns all the others. The
+caller must finish a follower's list before it asks for the next fetch, and drop the rest of the list at the first
+effect that fails (reporting the failure with `Follower.failed`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ class ProposeIsr:
     """The leader recovery state to set. A leader asks to end recovery, never to begin it."""
 
 
-LeaderEffect = HighWatermarkAdvanced | ProposeIsr
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerLeftIsr:
+    """A follower is in the maximal ISR no more: pass on what it fetches from now on, even if it asks for the same
+    again, because each fetch may be the one with which it joins again."""
+
+
+LeaderEffect = HighWatermarkAdvanced | ProposeIsr | FollowerLeftIsr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,9 @@ class FetchPlan:
     def __len__(self) -> int:
         return len(self._wanted)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._wanted
 

@@ -7,14 +7,18 @@ may join the ISR but is not in it yet. It does not advance while the committed I
 min.insync.replicas (KIP-966), for acks=1 either. If records are synced before they are acknowledged, this broker's own
 log counts only up to the synced offset (`synced`), as a follower's does.
 
+A follower that has everything, and asks for the same again and again, need not be reported each time: `fetched` is
+given a `Fetching`, which tells when it last asked. Only a follower outside the maximal ISR has to be reported, since it
+joins by a fetch; `FollowerLeftIsr` tells when that becomes necessary.
+
 The ISR loses a replica that has not been caught up for `replica.lag.time.max.ms`. It gains one whose fetch reaches the
 high watermark and the start of this leader epoch, provided that the broker that fetches is the registered one:
 unfenced, not shutting down, with the broker epoch that its fetch carried (KIP-841, KIP-903). One proposal is in flight
 at a time. A proposal whose outcome is unknown is sent again until the partition epoch changes; each partition epoch
 decides at most one.
 
-Call `tick` about every half of `replica.lag.time.max.ms`, and at `retry_at` if that is set. Follower lag is measured
-with the `now` that the caller passes: use one clock for all calls.
+Call `tick` about every half of `replica.lag.time.max.ms` unless `is_settled`, and at `retry_at` if that is set.
+Follower lag is measured with the `now` that the caller passes: use one clock for all calls.
 
 Invariants: the high watermark never falls; the leader is always in the maximal ISR, which contains the committed ISR;
 `maximal_isr` contains only replicas of the partition.
@@ -27,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
+from kraftpy.replication.events import FollowerLeftIsr, HighWatermarkAdvanced, LeaderEffect, ProposeIsr
 from kraftpy.types import BrokerId, Millis
 
 UNKNOWN_OFFSET: Final = -1
@@ -72,10 +76,19 @@ class FollowerProgress(NamedTuple):
     is_in_isr: bool
 
 
+class Fetching(Protocol):
+    """A follower's place in its fetch session, in which it asks for the same until it says otherwise."""
+
+    @property
+    def asked_at(self) -> Millis | None:
+        """The time of the last request for the same as before; None if there is none such any more."""
+
+
 class _Follower:
     __slots__ = (
         "broker_epoch",
         "broker_id",
+        "fetching",
         "is_counted",
         "is_ready_to_join",
         "last_caught_up_at",
@@ -96,8 +109,16 @@ class _Follower:
         self.last_fetch_at = 0
         self.last_caught_up_at = last_caught_up_at
         self.broker_epoch: int | None = None
+        self.fetching: Fetching | None = None
         self.is_counted = False  # it is in the maximal ISR
         self.is_ready_to_join = False  # its last fetch was good enough, but another proposal was in flight
+
+    def note_repetitions(self) -> None:
+        """Take over when it last asked, if it was caught up at its last fetch and nothing was appended since."""
+        asked_at = None if self.fetching is None else self.fetching.asked_at
+        if asked_at is not None and asked_at > self.last_fetch_at:
+            self.last_fetch_at = asked_at
+            self.last_caught_up_at = max(self.last_caught_up_at, asked_at)
 
 
 class Leader:
@@ -173,8 +194,19 @@ class Leader:
         """
         return len(self.maximal_isr) >= self.effective_min_insync_replicas
 
+    @property
+    def is_settled(self) -> bool:
+        """True if `tick` has nothing to do before another event: all followers are in sync, and have everything."""
+        if self._proposal is not None or self._possibly_added or self.retry_at is not None or self.state.is_recovering:
+            return False
+        for follower in self._followers.values():
+            if follower.log_end_offset != self.log_end_offset or follower.broker_id not in self.state.isr:
+                return False
+        return True
+
     def progress(self) -> list[FollowerProgress]:
         """Return the progress of each follower, in the order of the replicas."""
+        self._note_repetitions()
         return [
             FollowerProgress(
                 follower.broker_id,
@@ -220,6 +252,7 @@ class Leader:
 
     def appended(self, log_end_offset: int, now: Millis) -> Sequence[LeaderEffect]:
         """Handle an append to the log. With a single replica, nothing is returned: `high_watermark` has advanced."""
+        self._note_repetitions()
         self.log_end_offset = log_end_offset
         if self._synced_end_offset is not None:
             return _NOTHING  # the high watermark waits for the sync
@@ -244,11 +277,13 @@ class Leader:
         log_start_offset: int,
         log_end_offset: int,
         now: Millis,
+        fetching: Fetching | None = None,
     ) -> Sequence[LeaderEffect]:
         """Handle a follower's fetch: the follower holds everything before `fetch_offset`.
 
         Call it for an answer with or without records, but not for an error or a diverging epoch (rule 3).
-        `log_start_offset` is the follower's, `log_end_offset` this log's at the time of the read. Raises KafkaError:
+        `log_start_offset` is the follower's, `log_end_offset` this log's at the time of the read. `fetching` stands for
+        later fetches of the same, which need no call while the follower is in the maximal ISR. Raises KafkaError:
         UNKNOWN_LEADER_EPOCH for a broker that is not a follower (rule 49: call `check_follower` before reading),
         NOT_LEADER_OR_FOLLOWER for a broker epoch that is over (rule 13).
         """
@@ -263,6 +298,7 @@ class Leader:
         follower.log_start_offset = log_start_offset
         follower.broker_epoch = broker_epoch
         follower.last_fetch_at = now
+        follower.fetching = fetching
         if log_end_offset > follower.leader_end_offset_at_fetch:
             follower.leader_end_offset_at_fetch = log_end_offset
         effects: Sequence[LeaderEffect] = _NOTHING
@@ -305,8 +341,8 @@ class Leader:
         self.retry_at, self._retry_ms = None, RETRY_MS
         if is_new_epoch:
             self.epoch_start_offset = self.log_end_offset
-        self._set_followers(now, is_new_epoch=is_new_epoch)
-        return [*self._propose_expansion(now), *self._advance_high_watermark(now)]
+        left = self._set_followers(now, is_new_epoch=is_new_epoch)
+        return [*self._propose_expansion(now), *left, *self._advance_high_watermark(now)]
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int], now: Millis) -> Sequence[LeaderEffect]:
         """Replace the set of brokers that may join an ISR."""
@@ -349,7 +385,7 @@ class Leader:
         effects: list[LeaderEffect] = []
         if self._possibly_added and now >= self._possibly_added_until:
             self._possibly_added = frozenset()
-            self._update_maximal_isr()
+            effects += self._update_maximal_isr()
         if not self._is_sent and (self.retry_at is None or now >= self.retry_at):
             self.retry_at = None
             if self._proposal is not None:
@@ -366,7 +402,12 @@ class Leader:
 
     # --- followers and the high watermark -----------------------------------------------------------------------------
 
-    def _set_followers(self, now: int, *, is_new_epoch: bool) -> None:
+    def _note_repetitions(self) -> None:
+        for follower in self._followers.values():
+            if follower.log_end_offset == self.log_end_offset:
+                follower.note_repetitions()
+
+    def _set_followers(self, now: int, *, is_new_epoch: bool) -> Sequence[LeaderEffect]:
         """Set the followers that the state names; within an epoch, known followers keep their progress."""
         known, self._followers = self._followers, {}
         for broker_id in self.state.replicas:
@@ -379,16 +420,17 @@ class Leader:
             elif broker_id in self.state.isr:
                 follower.is_ready_to_join = False
             self._followers[broker_id] = follower
-        self._update_maximal_isr()
+        return self._update_maximal_isr()
 
-    def _update_maximal_isr(self) -> None:
+    def _update_maximal_isr(self) -> Sequence[LeaderEffect]:
         """Recompute the maximal ISR and mark the followers that belong to it."""
         members = self._possibly_added.union(self.state.isr)
         if self._proposal is not None:
             members = members.union(broker_id for broker_id, _ in self._proposal.isr)
-        self.maximal_isr = members
+        self.maximal_isr, before = members, self.maximal_isr
         for follower in self._followers.values():
             follower.is_counted = follower.broker_id in members
+        return _NOTHING if before <= members else (FollowerLeftIsr(),)
 
     def _advance_high_watermark(self, now: int) -> Sequence[LeaderEffect]:
         """Raise the high watermark to the highest offset that rule 9 allows."""
@@ -475,5 +517,4 @@ class Leader:
             self._possibly_added_until = now + self._lag_time_max_ms
         for follower in self._followers.values():
             follower.is_ready_to_join = False  # its next fetch may ask again
-        self._update_maximal_isr()
-        return self._advance_high_watermark(now)
+        return [*self._update_maximal_isr(), *self._advance_high_watermark(now)]

@@ -4,10 +4,10 @@ Channel binding is not offered, and names are not prepared (SASLprep): a name is
 are arguments, and so is the salted password, because deriving it takes milliseconds (`salted_password`).
 
 The server compares everything in constant time, including the whole nonce (CVE-2024-56128). An unknown name gets a
-challenge too, with a salt made from a secret of the server, and fails at the end like a wrong password; Kafka reveals
-which names exist. The challenge looks like that of a password set with our defaults: a salt of another length, or more
-iterations, still reveal that a name exists. The client refuses a number of iterations that would take it seconds, and a
-server that does not prove that it knows the credential.
+challenge too, with a salt made from a secret of the server, and fails at the end like a wrong password, after as many
+hashes; Kafka reveals which names exist. The challenge looks like that of a password set with our defaults: a salt of
+another length, or more iterations, still reveal that a name exists. The client refuses a number of iterations that
+would take it seconds, and a server that does not prove that it knows the credential.
 
 A client may log in with a delegation token (KIP-48), by the extension `tokenauth=true`: its name is then the token's
 id. An unknown id gets a challenge too, like an unknown name.
@@ -154,8 +154,9 @@ class ScramServer:
         found = look_up(self.name)
         if found is not None and found.iterations < LEAST_ITERATIONS:
             raise InvalidCredentials(f"{found.iterations} iterations are fewer than {LEAST_ITERATIONS}")
+        fake = fake_credential(self._mechanism, self.name, self._secret)  # for a known name too: it costs the same
         self._known = found is not None
-        self._credential = found or fake_credential(self._mechanism, self.name, self._secret)
+        self._credential = found or fake
         bare = f"n={saslname},r={client_nonce}{extensions}"
         self._client_nonce, self._nonce = client_nonce, client_nonce + self._nonce
         salt = b64encode(self._credential.salt).decode()

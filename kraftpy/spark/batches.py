@@ -68,7 +68,7 @@ class Batch:
     reader: Mapping[str, int] = field(default_factory=dict)
     """`ReaderCounts` of all sources when the batch was planned, summed up."""
     observed: Mapping[str, int] = field(default_factory=dict)
-    """What `observe` counts: rows, bytes, oldestMs, newestMs."""
+    """The counts of `observe`: rows, bytes, oldestMs, newestMs."""
 
     @property
     def lag(self) -> int | None:

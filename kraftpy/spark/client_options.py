@@ -27,6 +27,7 @@ CLIENT_USED = frozenset(
     {
         "bootstrap.servers",
         "client.id",
+        "client.rack",
         "default.api.timeout.ms",
         "fetch.max.wait.ms",
         "isolation.level",
@@ -41,7 +42,6 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "auto.commit.interval.ms",
         "check.crcs",
         "client.dns.lookup",
-        "client.rack",
         "connections.max.idle.ms",
         "enable.metrics.push",
         "exclude.internal.topics",
@@ -80,6 +80,8 @@ class ClientOptions:
 
     bootstrap_servers: str
     client_id: str
+    client_rack: str
+    """The rack as it was given; may contain `${env:NAME}`, which each process that reads fills in."""
     isolation_level: str
     request_timeout_ms: int
     default_api_timeout_ms: int
@@ -107,6 +109,7 @@ def client_options(options: Mapping[str, str]) -> ClientOptions:
     return ClientOptions(
         bootstrap_servers=bootstrap_servers(options),
         client_id=options.get("kafka.client.id", "kraftpy-spark"),
+        client_rack=options.get("kafka.client.rack", ""),
         isolation_level=_isolation_level(options),
         request_timeout_ms=number(options, "kafka.request.timeout.ms", 30_000, least=1),
         default_api_timeout_ms=number(options, "kafka.default.api.timeout.ms", 10_000, least=1),

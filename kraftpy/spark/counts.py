@@ -1,4 +1,4 @@
-"""What a stream's planner counts, in Spark's own progress events.
+"""The counts of a stream's planner, in Spark's own progress events.
 
 A Python source has no metrics of its own in Spark: PythonMicroBatchStream.scala is no ReportsSourceMetrics, and its
 `metrics` are empty. Its reader can say something in one place, the end of the logs (`latestOffset`); so `#reader`
@@ -15,7 +15,7 @@ READER = "#reader"
 
 @dataclass(slots=True)
 class ReaderCounts:
-    """What a stream's planner has done since the run began."""
+    """The work of a stream's planner since the run began."""
 
     retries: int = 0
     """Questions to brokers that were asked again: nobody answered, or the answer may pass."""

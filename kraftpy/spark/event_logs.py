@@ -1,8 +1,9 @@
 """Spark's event log, as far as it tells of streams: finished batches, their tasks, and how runs ended.
 
 The log is that of `spark.eventLog.enabled`: JSON lines, in one file or in a directory of files that roll
-(`eventlog_v2_*/events_1_*`), plain or compressed by zstd, Spark's default. What an application that still runs, or was
-killed, has not finished writing is left out with a note. Everything else that is not of this form is one EventLogError.
+(`eventlog_v2_*/events_1_*`), plain or compressed by zstd, Spark's default. An event that an application has not
+finished writing, because it still runs or was killed, is left out with a note. Everything else that is not of this form
+is one EventLogError.
 
 Memory is bounded: lines by `LONGEST_LINE`, and of each query the last `MOST_BATCHES` are kept. Other events are not
 parsed. Left out: logs compressed by lz4, lzf or snappy, for which Spark has formats of its own.
@@ -46,7 +47,7 @@ class Tasks:
     run_ms: int = 0
     """Their time in executors, summed up."""
     python_bytes: int = 0
-    """What Python workers returned to Spark, as Arrow."""
+    """The size of what Python workers returned to Spark, as Arrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Point:
     lag: int | None
     delay_ms: int | None
     retries: int | None
-    """Of the planner, up to this batch in its run."""
+    """Those of the planner, up to this batch in its run."""
     observed_bytes: int | None
 
 
@@ -108,7 +109,7 @@ class QueryHistory:
 
 @dataclass(slots=True)
 class Recorded:
-    """What a log or a checkpoint tells."""
+    """The queries in a log or a checkpoint."""
 
     queries: dict[str, QueryHistory] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,6 +18,8 @@ from kraftpy.types import TopicPartition
 
 T = TypeVar("T")
 
+_VARIABLE = re.compile(r"\$\{env:([^}:]*)\}")
+
 NO_ANSWER = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 """The errors with which the client reports that no broker can be reached."""
 
@@ -25,6 +29,7 @@ def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None =
     return RangeReader(
         client.bootstrap_servers,
         client_id=client.client_id,
+        client_rack=rack_here(client.client_rack),
         isolation_level=client.isolation_level,
         request_timeout_ms=min(client.request_timeout_ms, timeout_ms),
         socket_connection_setup_timeout_ms=min(10_000, timeout_ms),
@@ -34,6 +39,11 @@ def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None =
         receive_message_max_bytes=client.receive_message_max_bytes,
         **dict(client.security),
     )
+
+
+def rack_here(rack: str) -> str:
+    """Return the rack with `${env:NAME}` filled in from this process's environment; empty without such a variable."""
+    return _VARIABLE.sub(lambda found: os.environ.get(found.group(1), ""), rack)
 
 
 def admin_options(client: ClientOptions) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Prefetch:
         self._counts = counts if counts is not None else ReaderCounts()
         self._most_records = most_records if _can_hand_over(options, schema) else 0
         self._bytes_per_record: float | None = None
-        """Of the last batch, as Arrow columns."""
+        """In the last batch, as Arrow columns."""
 
     def suits(self, ranges: Sequence[OffsetRange]) -> bool:
         """Return whether a batch is small enough, as far as is known before reading."""

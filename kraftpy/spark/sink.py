@@ -14,6 +14,7 @@ Left out: `overwrite` (a topic can only be appended to), timestamps of rows.
 from __future__ import annotations
 
 import logging
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ logger = logging.getLogger("kraftpy.spark")
 CHUNK_BYTES = 8 << 20
 CHUNK_ROWS = 131_072
 """Arrow batches are joined up to about this size, or for `linger_ms`, so that record batches fill up."""
+_KEEPS_LOGS = "PYSPARK_SPARK_SESSION_UUID"
+"""A variable of Spark's Python workers: Spark keeps their logs (`spark.sql.pyspark.worker.logging.enabled`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,8 @@ class _Sink:
     def _log(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
         written = [message for message in messages if isinstance(message, Written)]
         new, before = (sum(m.rows for m in written if (m.mark is None) is is_new) for is_new in (True, False))
+        if _KEEPS_LOGS in os.environ and logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)  # else it would keep warnings only: nothing configures logging in a worker
         logger.info("%s: %d rows written by %d tasks, %d had been written before", what, new, len(written), before)
 
 

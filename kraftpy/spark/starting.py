@@ -5,7 +5,8 @@ name, or else with whatever `python3` is in the PATH (PythonUtils.scala, context
 it starts. A program that is run as `venv/bin/python job.py`, without activating the environment, therefore gets a
 Python that lacks this package, and the error DATA_SOURCE_NOT_FOUND.
 
-On a cluster, executors use the same path: set `PYSPARK_PYTHON` to one that all machines have. What is set is kept.
+On a cluster, executors use the same path: set `PYSPARK_PYTHON` to one that all machines have. A variable that is set is
+kept.
 
 Left out: Spark Connect's server, which was started by somebody else (`register` still makes the format known to it).
 """

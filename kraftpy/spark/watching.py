@@ -78,7 +78,7 @@ class Watched:
                 logger.exception("a callback failed in batch %d of %s", batch.number, batch.name or batch.query_id)
 
     def close(self) -> None:
-        """Stop watching. What was kept stays."""
+        """Stop watching. Batches that were kept stay."""
         remove, self._remove = self._remove, None
         if remove is not None:
             with contextlib.suppress(Exception):  # of a session that has ended

@@ -17,7 +17,6 @@ The protocol: OpenTelemetry's OTLP specification, section OTLP/HTTP.
 from __future__ import annotations
 
 import http.client
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kraftpy import __version__
+from kraftpy.endpoints import https_context
 
 MAX_QUEUED: Final = 1_000
 MAX_QUEUED_BYTES: Final = 16 << 20
@@ -126,8 +126,7 @@ class Forwarder:
         parts = urlsplit(self.endpoint)
         host = parts.hostname or ""
         if parts.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_SECONDS, context=context)
+            return http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_SECONDS, context=https_context())
         return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
 
     def _post(self, connection: http.client.HTTPConnection, payload: bytes) -> int:

@@ -2,7 +2,7 @@
 
     store = ClientValues(max_bytes)
     store.keep(instance_id, labels, points, now_ms, expiry_ms)      # a push
-    store.collect()                                                 # what a metrics endpoint shows, from any thread
+    store.collect()                                                 # for a metrics endpoint, from any thread
 
 Clients push the growth of counters, which is added up here. A gauge that is missing from a push is dropped. An instance
 is kept until its expiry after its last push, also while it is not connected, so that its counters go on when it
@@ -35,7 +35,7 @@ MOST_SAMPLES: Final = 4_000
 _COMMON: Final = "org.apache.kafka."
 _NOT_ALLOWED: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _VALUE_BYTES: Final = 400
-"""What a value takes besides its texts."""
+"""The size of a value besides its texts."""
 _INSTANCE_BYTES: Final = 1_000
 
 Attributes = tuple[tuple[str, str], ...]

@@ -24,7 +24,7 @@ _LEAST_BUCKETS: Final = 16
 
 
 class Client(NamedTuple):
-    """What subscriptions can match: texts, or None for what is not known."""
+    """The attributes that subscriptions can match: texts, or None if one is not known."""
 
     client_instance_id: str
     client_id: str | None
@@ -70,7 +70,7 @@ class Subscription:
 
 
 class Requested(NamedTuple):
-    """What a client is asked for."""
+    """The metrics that a client is asked for."""
 
     metrics: tuple[str, ...]
     """Prefixes of the names of metrics, in the order of Java's set; empty for none."""

@@ -13,6 +13,7 @@ from kraftpy.broker.handlers import topics
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
+from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
@@ -24,10 +25,10 @@ def context(key: ApiKey, version: int) -> RequestContext:
 
 
 @asynccontextmanager
-async def running(directory: Path, *settings: str) -> AsyncIterator[Broker]:
+async def running(directory: Path, *settings: str, clock: Clock | None = None) -> AsyncIterator[Broker]:
     overrides = [f"log.dirs={directory}", "listeners=PLAINTEXT://127.0.0.1:0", *settings]
     async with asyncio.TaskGroup() as tasks:
-        broker = Broker(load("", {}, overrides).config, SystemClock(), tasks)
+        broker = Broker(load("", {}, overrides).config, clock or SystemClock(), tasks)
         await broker.start()
         try:
             yield broker

@@ -16,7 +16,7 @@ import pytest
 from broker_wire import StartBroker, answer, ask, connect, create_topic, fetch, produce, resident_mb
 
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
-from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Part, Response
 from kraftpy.broker.runtime import OsDirectory
@@ -73,14 +73,16 @@ class Server:
 async def serving(directory: Directory) -> AsyncIterator[Server]:
     made = Server(directory)
     loop = asyncio.get_running_loop()
-    async with asyncio.TaskGroup() as tasks:
+    incidents = Incidents(made.complaints)
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, incidents)
         listening = await loop.create_server(
             lambda: Connection(
                 made.answer,
                 tasks=tasks,
                 memory=RequestMemory(),
                 complaints=made.complaints,
-                incidents=Incidents(made.complaints),
+                incidents=incidents,
                 max_frame_bytes=1 << 20,
                 receive_buffer=memoryview(bytearray(RECEIVE_BUFFER_BYTES)),
                 opened=made.opened,
@@ -218,7 +220,7 @@ def test_both_ways_give_the_same(start_broker: StartBroker, least: str) -> None:
         for number in range(60):
             data = encode_batch([(1, None, dice.randbytes(dice.choice([10, 900, 5000])), ())])
             assert produce(connection, "mixed", data, partition=number % 3).error_code == ErrorCode.NONE
-            written[number % 3].append(data[21:])  # what the broker does not stamp
+            written[number % 3].append(data[21:])  # the bytes that the broker does not stamp
         for version in (4, 11, 12):
             found: list[list[bytes]] = [[], [], []]
             offsets = dict.fromkeys(range(3), 0)

@@ -198,7 +198,7 @@ def three_directories(start_broker: StartBroker, tmp_path: Path, disk: BadDisk) 
     directories = [tmp_path / "first", disk.path, tmp_path / "third"]
     broker = start_broker(settings={"log.dirs": ",".join(map(str, directories)), "offsets.topic.num.partitions": "1"})
     with connect(broker.bootstrap) as connection:
-        create_topic(connection, "t", partitions=PARTITIONS, flush_messages="1")  # what is synced survives
+        create_topic(connection, "t", partitions=PARTITIONS, flush_messages="1")  # synced records survive
     write_everywhere(broker, b"before")
     return broker, directories
 

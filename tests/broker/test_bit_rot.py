@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from broker_wire import StartBroker, ask, connect, create_topic, fetch, produce_values
 from replicating import running, until
 
+from kraftpy.client.connection import Connection
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -157,20 +159,31 @@ async def test_a_damaged_copy_is_refused_and_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bit that flips on the way to a follower: not appended, said once, asked for again."""
+    flipped: list[int] = []
+    is_flipping = False
+    known = Connection.send
+
+    async def with_a_flip(answer: asyncio.Future[Any]) -> Any:
+        response = await answer
+        for topic in response.responses if is_flipping else ():
+            for partition in topic.partitions:
+                if partition.records and len(flipped) < 3:
+                    records = bytearray(partition.records)
+                    records[70] ^= 4
+                    partition.records = memoryview(records)
+                    flipped.append(len(records))
+        return response
+
+    def send(self: Connection, key: ApiKey, *request: Any, **how: Any) -> asyncio.Future[Any]:
+        answer = known(self, key, *request, **how)
+        return asyncio.ensure_future(with_a_flip(answer)) if key is ApiKey.FETCH else answer
+
+    monkeypatch.setattr(Connection, "send", send)
     async with running(tmp_path, 1, 2) as cluster:
         await cluster.create("copied", (1, 2))
         await cluster.nodes[1].produce("copied", b"first")
-        leader, flipped = cluster.replica(1, "copied"), []
-        read = leader.read_for_follower
-
-        def read_with_a_flip(*position: Any, **how: Any) -> Any:
-            records = bytearray(bytes(read(*position, **how)))
-            if records and len(flipped) < 3:
-                records[70] ^= 4
-                flipped.append(len(records))
-            return bytes(records)
-
-        monkeypatch.setattr(leader, "read_for_follower", read_with_a_flip)
+        await cluster.caught_up("copied")
+        is_flipping = True
         with caplog.at_level(logging.ERROR):
             assert (await cluster.nodes[1].produce("copied", b"second")).error_code == ErrorCode.NONE
         assert len(flipped) == 3

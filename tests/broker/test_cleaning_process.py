@@ -196,6 +196,6 @@ def test_the_throttle_gives_every_byte_its_time() -> None:
     for _ in range(5):
         throttle.spend(500)
     assert now == pytest.approx(102.5)
-    now += 60  # what was not used is not saved up
+    now += 60  # allowance that was not used is not saved up
     throttle.spend(500)
     assert slept[-1] == pytest.approx(0.5)

@@ -198,7 +198,7 @@ async def test_a_consumer_above_its_quota_gets_nothing_until_it_may(tmp_path: Pa
             assert wait_ms == round((2 * len(records) - 1_000) / 100 * 1000)
         async with connected(broker) as client:
             again = await client.ask(ApiKey.FETCH, 12, fetch_request(1))
-            assert (again.responses, again.throttle_time_ms) == ([], wait_ms)  # what was not sent did not count
+            assert (again.responses, again.throttle_time_ms) == ([], wait_ms)  # unsent records did not count
         clock.now_ms += 11_000
         async with connected(broker) as client:
             later = await client.ask(ApiKey.FETCH, 12, fetch_request(1))

@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from lone_replicas import TOPIC_ID, lead, lone_replica
 
+from kraftpy.broker.replication.fetch_sessions import FetchedPartition, PartitionKey, Session
 from kraftpy.broker.replication.leadership_check import Confirmations
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import Millis
 
-KEY = ("", b"topic", 0)
+KEY = ("", TOPIC_ID, 0)
 EPOCH = 5
 
 
-def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_insync_replicas: bool = False) -> Any:
-    leading = SimpleNamespace(
-        broker_id=1,
-        state=SimpleNamespace(replicas=replicas),
-        maximal_isr=frozenset(isr),
-        is_under_min_insync_replicas=is_under_min_insync_replicas,
-    )
-    nudges: list[None] = []
-    return SimpleNamespace(
-        session_key=KEY,
-        leader_epoch=EPOCH,
-        leadership=7,
-        leading=leading,
-        nudges=nudges,
-        change_reports=SimpleNamespace(send=lambda: nudges.append(None)),
-    )
+def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), min_insync_replicas: int = 1) -> Replica:
+    replica = lead(lone_replica(), *isr, replicas=replicas, leader_epoch=EPOCH, min_insync_replicas=min_insync_replicas)
+    replica.leadership = 7
+    return replica
 
 
-def _session(number: int, follower: int, epoch: int = EPOCH) -> Any:
-    return SimpleNamespace(
-        id=number, follower_id=follower, partitions={KEY: SimpleNamespace(current_leader_epoch=epoch)}
+def _session(number: int, follower: int, epoch: int = EPOCH) -> Session:
+    partition = FetchedPartition(
+        topic="",
+        topic_id=TOPIC_ID,
+        partition=0,
+        fetch_offset=0,
+        max_bytes=1,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=-1,
+    )
+    return Session(
+        id=number,
+        epoch=1,
+        uses_topic_ids=True,
+        partitions={KEY: partition},
+        created_at=Millis(0),
+        used_at=Millis(0),
+        follower_id=follower,
     )
 
 
@@ -48,7 +54,7 @@ def _confirmations(catch_up: Callable[[], Awaitable[None]] = _out_of_reach) -> C
     return Confirmations(catch_up, 500)
 
 
-async def _asks(confirmations: Confirmations, replica: Any, seconds: float = 30.0) -> asyncio.Task[bool]:
+async def _asks(confirmations: Confirmations, replica: Replica, seconds: float = 30.0) -> asyncio.Task[bool]:
     """A question that is open when this returns."""
     deadline = asyncio.get_running_loop().time() + seconds
     task = asyncio.create_task(confirmations.confirm(replica, 7, deadline))
@@ -56,7 +62,7 @@ async def _asks(confirmations: Confirmations, replica: Any, seconds: float = 30.
     return task
 
 
-def _again(confirmations: Confirmations, session: Any) -> None:
+def _again(confirmations: Confirmations, session: Session) -> None:
     """The follower has an answer, and asks again."""
     confirmations.answered(session)
     confirmations.asked(session)
@@ -84,11 +90,12 @@ async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for(
     await asyncio.sleep(0)
     assert not confirmations.is_awaited(KEY, quick)
     assert confirmations.is_awaited(KEY, _session(11, 3))
-    nudged = len(replica.nudges)
+    nudges: ChangedKeys[PartitionKey] = ChangedKeys()
+    replica.change_reports.add(nudges)
     for _ in range(100):
         _again(confirmations, quick)
         await asyncio.sleep(0)
-    assert len(replica.nudges) == nudged, "it says nothing new"
+    assert not len(nudges), "it says nothing new"
     assert not await task
 
 
@@ -168,8 +175,8 @@ class _Quorum:
         return self._asked[number - 1]
 
 
-def _short_of_replicas() -> Any:
-    return _replica(1, is_under_min_insync_replicas=True)
+def _short_of_replicas() -> Replica:
+    return _replica(1, min_insync_replicas=2)
 
 
 async def test_where_too_few_are_in_sync_the_quorum_is_asked() -> None:
@@ -288,5 +295,6 @@ async def test_who_leaves_the_isr_meanwhile_is_waited_for_no_more() -> None:
     replica = _replica(1, 2, 3)
     task = await _asks(confirmations, replica)
     _again(confirmations, _session(10, 2))
+    assert replica.leading is not None
     replica.leading.maximal_isr = frozenset((1, 2))
     assert await task

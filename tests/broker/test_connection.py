@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
-from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.protocol.errors import ProtocolError
 
@@ -58,14 +58,16 @@ async def server() -> AsyncIterator[Server]:
     made = Server()
     buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
     loop = asyncio.get_running_loop()
-    async with asyncio.TaskGroup() as tasks:
+    incidents = Incidents(made.complaints)
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, incidents)
         listening = await loop.create_server(
             lambda: Connection(
                 made.answer,
                 tasks=tasks,
                 memory=made.memory,
                 complaints=made.complaints,
-                incidents=Incidents(made.complaints),
+                incidents=incidents,
                 max_frame_bytes=MAX_FRAME_BYTES,
                 receive_buffer=buffer,
                 opened=made.opened,
@@ -204,6 +206,34 @@ async def test_a_peer_that_leaves_ends_what_it_waited_for(server: Server) -> Non
     await eventually(lambda: len(server.closed) == 1)
 
 
+async def test_requests_that_have_arrived_are_served_when_the_peer_leaves(server: Server) -> None:
+    """A producer with acks=0 closes its socket as soon as it has sent its last request."""
+    server.gate.clear()
+    _, writer = await asyncio.open_connection(*server.address)
+    bodies = [b"silent %d" % number for number in range(50)]
+    writer.write(b"".join(map(frame, bodies)))
+    await eventually(lambda: len(server.asked) == 1)
+    writer.close()
+    await eventually(lambda: server.connections[0]._peer_has_left)
+    assert not server.closed
+    server.gate.set()
+    await eventually(lambda: len(server.closed) == 1)
+    assert server.asked == bodies
+
+
+async def test_answers_that_the_peer_no_longer_takes_end_its_connection(server: Server) -> None:
+    server.gate.clear()
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"".join(frame(b"large") for _ in range(50)))
+    await eventually(lambda: len(server.asked) == 1)
+    writer.close()
+    await eventually(lambda: server.connections[0]._peer_has_left)
+    server.gate.set()
+    await eventually(lambda: len(server.closed) == 1)
+    assert len(server.asked) < 50
+    assert await reader.read() == b""
+
+
 async def test_a_peer_that_asks_and_does_not_read_is_not_served_on(server: Server) -> None:
     """Answers pile up in one place only: the next request is not begun before the last answer is on its way."""
     reader, writer = await asyncio.open_connection(*server.address)
@@ -253,6 +283,7 @@ async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest
     """A failed broker cancels all its tasks and starts no more; the listener closes a moment later."""
     loop = asyncio.get_running_loop()
     made, closed = Server(), asyncio.Event()
+    incidents = Incidents(made.complaints)
     buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
 
     async def fail() -> None:
@@ -266,15 +297,16 @@ async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest
             raise
 
     async def broker() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(linger())
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, incidents)
+            group.create_task(linger())
             listening = await loop.create_server(
                 lambda: Connection(
                     made.answer,
                     tasks=tasks,
                     memory=made.memory,
                     complaints=made.complaints,
-                    incidents=Incidents(made.complaints),
+                    incidents=incidents,
                     max_frame_bytes=MAX_FRAME_BYTES,
                     receive_buffer=buffer,
                     opened=made.opened,
@@ -285,7 +317,7 @@ async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest
             )
             listeners.append(listening)
             host, port = listening.sockets[0].getsockname()
-            failing = tasks.create_task(fail())
+            failing = group.create_task(fail())
             askers.append(loop.create_task(_is_closed(host, port, failing, closed)))
 
     askers: list[asyncio.Task[bool]] = []

@@ -24,6 +24,7 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.quotas.entities import entity_of
+from kraftpy.quotas.limits import Limits
 
 WINDOW_SECONDS = 10
 
@@ -167,22 +168,23 @@ async def test_quotas_of_many_addresses_are_looked_up_in_slices_and_changes_mean
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Calls()
-    monkeypatch.setattr(connections, "normal_address", calls.wrapping(normal_address))
-    monkeypatch.setattr(connections, "_LOOKED_UP_AT_ONCE", 10)
+    monkeypatch.setattr(Limits, "of_ip", calls.wrapping(Limits.of_ip))
+    at_once = connections._LOOKED_UP_AT_ONCE
+    many = 4 * at_once
     async with rated(tmp_path) as (broker, _):
         limits, key = broker.image.quotas.limits, "connection_creation_rate"
-        for number in range(200):
-            limits.set(entity_of([("ip", f"::ffff:10.0.0.{number}")]), key, 5.0)
+        for number in range(many):
+            limits.set(entity_of([("ip", f"::ffff:10.{number >> 8}.0.{number & 255}")]), key, 5.0)
         clients = [await connect(broker)]
         assert await is_served(clients[0])
         limits.set(entity_of([("ip", "10.0.1.1")]), key, 7.0)
         clients.append(await connect(broker))
         assert await is_served(clients[1])
         async with asyncio.timeout(BOUND_SECONDS):
-            while len(broker.connection_quotas._by_address) < 201:  # noqa: ASYNC110 - no signal
+            while len(broker.connection_quotas._by_address) < many + 1:  # noqa: ASYNC110 - no signal
                 await asyncio.sleep(0)
         assert broker.connection_quotas._by_address["10.0.0.7"] == 5.0
         assert broker.connection_quotas._by_address["10.0.1.1"] == 7.0
-        assert 0 < calls.most <= 2 * 10 + 2
+        assert 0 < calls.most <= 2 * at_once + 2
         for client in clients:
             client.close()

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 from broker_wire import BOUND_SECONDS, StartBroker
+from lone_replicas import lead, lone_replica
 
 from kraftpy.broker import containment
 from kraftpy.broker.broker import Broker
@@ -25,7 +26,7 @@ from kraftpy.broker.metadata import change_publisher
 from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.runtime import OsDirectory, SystemClock
 from kraftpy.broker.share import partitions as share_partitions
 from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
 from kraftpy.broker.slicing import Slices
@@ -34,6 +35,7 @@ from kraftpy.config import load
 from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
+from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -43,8 +45,10 @@ from kraftpy.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kraftpy.replication.events import ProposeIsr
+from kraftpy.replication.leader import Leader
 from kraftpy.share.records import ShareKey
-from kraftpy.types import BrokerId, TopicPartition
+from kraftpy.types import BrokerId, Millis, TopicId, TopicPartition
 
 CLOCK = SystemClock()
 
@@ -54,13 +58,13 @@ class Mistake(Exception):
 
 
 @asynccontextmanager
-async def running(directory: Path, **settings: str) -> AsyncIterator[Broker]:
+async def running(directory: Path, *, clock: Clock = CLOCK, **settings: str) -> AsyncIterator[Broker]:
     """A node in this process, stopped cleanly afterwards."""
     overrides = [f"log.dirs={directory}", "listeners=PLAINTEXT://127.0.0.1:0"]
     overrides += [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
     config = load("", {}, overrides).config
     async with asyncio.TaskGroup() as group:
-        broker = Broker(config, CLOCK, group)
+        broker = Broker(config, clock, group)
         await broker.start()
         try:
             yield broker
@@ -118,14 +122,14 @@ async def test_a_partition_that_cannot_take_its_role_gets_it_later(
 async def test_a_log_that_cannot_be_opened_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         await create(broker, "bad", "good")
-    opening, is_broken = PartitionLog.open, True
+    entering, is_broken = OsDirectory.child, True
 
-    def open_unless_bad(directory: Any, *arguments: Any, **more: Any) -> PartitionLog:
-        if is_broken and "bad-0" in directory.path:
+    def enter_unless_bad(directory: OsDirectory, name: str) -> OsDirectory:
+        if is_broken and name == "bad-0":
             raise Mistake
-        return opening(directory, *arguments, **more)
+        return entering(directory, name)
 
-    monkeypatch.setattr(PartitionLog, "open", open_unless_bad)
+    monkeypatch.setattr(OsDirectory, "child", enter_unless_bad)
     async with running(tmp_path) as broker:
         assert broker.replicas.leader("good", 0)
         assert broker.incidents.count
@@ -214,18 +218,21 @@ async def test_maintenance_of_one_partition_costs_no_other(
 
 
 async def test_a_failed_look_at_followers_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[str] = []
+    is_broken = False
 
-    def look(replica: Replica) -> None:
-        looked_at.append(replica.topic_partition.topic)
-        raise Mistake
+    def monotonic_ms() -> Millis:
+        if is_broken:
+            raise Mistake  # each look begins with one at the clock
+        return CLOCK.monotonic_ms()
 
-    async with running(tmp_path) as broker:
+    clock = cast("Any", SimpleNamespace(now=CLOCK.now, monotonic_ms=monotonic_ms))
+    async with running(tmp_path, clock=clock) as broker:
         await create(broker, "a", "b")
-        monkeypatch.setattr(Replica, "check_lagging_followers", look)
+        monkeypatch.setattr(Leader, "is_settled", False)
+        is_broken = True
         await broker.replica_manager.check_lagging_followers()
-        assert looked_at == ["a", "b"]
-        assert broker.incidents.count == 2
+        is_broken = False
+        assert [each.what for each in broker.incidents.last] == ["a-0: followers", "b-0: followers"]
 
 
 # --- in-sync replicas, producer ids, markers ----------------------------------------------------------------------
@@ -237,9 +244,13 @@ async def test_leaders_are_answered_whatever_becomes_of_their_proposal() -> None
 
     class Led:
         def __init__(self, name: str) -> None:
-            self.topic_partition, self.topic_id, self.leading = TopicPartition(name, 0), name.encode() * 16, object()
+            self.topic_partition, self.topic_id = TopicPartition(name, 0), TopicId(name.encode() * 16)
+            self.leading = lead(lone_replica(name), 1).leading
 
-        def proposal_refused(self, leader: object, proposal: object, error: ErrorCode) -> None:
+        def proposal_agreed(self, leader: Leader, proposal: ProposeIsr) -> None:
+            raise NotImplementedError
+
+        def proposal_refused(self, leader: Leader, proposal: ProposeIsr, error: ErrorCode) -> None:
             refused.append(self.topic_partition.topic)
             if self.topic_partition.topic == "a":
                 raise Mistake
@@ -251,9 +262,8 @@ async def test_leaders_are_answered_whatever_becomes_of_their_proposal() -> None
     log = cast(Any, SimpleNamespace(submit=submit))
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
         proposals = IsrProposals(BrokerId(1), lambda: 1, log, CLOCK, Tasks(group, incidents))
-        proposal = cast(Any, SimpleNamespace(leader_epoch=1, partition_epoch=1, isr=(), is_recovering=False))
         for name in ("a", "b", "c"):
-            proposals.propose(cast(Any, Led(name)), proposal)
+            proposals.propose(Led(name), ProposeIsr(isr=(), leader_epoch=1, partition_epoch=1))
     assert refused == ["a", "b", "c"]
     assert incidents.count == 2
 

@@ -29,11 +29,14 @@ logger = logging.getLogger("test")
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock that containment reads: one number, which the test changes."""
-    moment = [1000.0]
-    monkeypatch.setattr(containment, "_now", lambda: moment[0])
-    return moment
+def now() -> list[float]:
+    """The time that the complaints of this test know: one number, which the test changes."""
+    return [1000.0]
+
+
+@pytest.fixture
+def complaints(now: list[float]) -> Complaints:
+    return Complaints(lambda: now[0])
 
 
 def complain(complaints: Complaints, kind: str = "frame", peer: str = "10.0.0.1") -> bool:
@@ -43,8 +46,9 @@ def complain(complaints: Complaints, kind: str = "frame", peer: str = "10.0.0.1"
 # --- complaints --------------------------------------------------------------------------------------------------
 
 
-def test_one_line_a_kind_and_peer_a_minute(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
+def test_one_line_a_kind_and_peer_a_minute(
+    now: list[float], complaints: Complaints, caplog: pytest.LogCaptureFixture
+) -> None:
     assert [complain(complaints) for _ in range(1000)] == [True] + [False] * 999
     assert complain(complaints, peer="10.0.0.2")
     assert complain(complaints, kind="header")
@@ -57,8 +61,7 @@ def test_one_line_a_kind_and_peer_a_minute(now: list[float], caplog: pytest.LogC
     assert len(caplog.messages) == 4
 
 
-def test_however_many_peers_complain_what_is_remembered_is_bounded(now: list[float]) -> None:
-    complaints = Complaints()
+def test_however_many_peers_complain_what_is_remembered_is_bounded(now: list[float], complaints: Complaints) -> None:
     written = sum(complain(complaints, peer=str(number)) for number in range(20 * MAX_COMPLAINTS))
     assert written == MAX_COMPLAINTS + 1, "one more for all those that had no room"
     assert len(complaints._seen) <= MAX_COMPLAINTS + 1
@@ -67,8 +70,7 @@ def test_however_many_peers_complain_what_is_remembered_is_bounded(now: list[flo
     assert len(complaints._seen) <= 2
 
 
-def test_text_from_outside_begins_no_line(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
+def test_text_from_outside_begins_no_line(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
     complain(complaints, peer="evil\n2026-01-01 ERROR forged\x1b[2J")
     Incidents(complaints).note("group 'a\nb'", ValueError("c\r\nd"))
     assert len(caplog.messages) == 2
@@ -85,8 +87,8 @@ def raised(error: Exception) -> Exception:
         return caught
 
 
-def test_incidents_are_counted_and_the_last_few_kept(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    incidents = Incidents(Complaints())
+def test_incidents_are_counted_and_the_last_few_kept(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+    incidents = Incidents(complaints)
     for number in range(500):
         incidents.note(f"group g{number}", raised(KeyError(number)), kind="group")
     assert incidents.count == 500
@@ -97,20 +99,20 @@ def test_incidents_are_counted_and_the_last_few_kept(now: list[float], caplog: p
     assert "Traceback" not in caplog.text
 
 
-def test_a_huge_or_broken_message_is_survived(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_huge_or_broken_message_is_survived(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
 
-    incidents = Incidents(Complaints())
+    incidents = Incidents(complaints)
     incidents.note("x" * 1_000_000, ValueError("y" * 1_000_000))
     incidents.note("broken", Broken())
     assert incidents.count == 2
     assert all(len(message) < 3_000 for message in caplog.messages)
 
 
-def test_what_is_contained_goes_no_further_and_fatal_does(now: list[float]) -> None:
-    incidents = Incidents(Complaints())
+def test_what_is_contained_goes_no_further_and_fatal_does(complaints: Complaints) -> None:
+    incidents = Incidents(complaints)
     with incidents.contained("a partition"):
         raise KeyError("x")
     assert incidents.count == 1

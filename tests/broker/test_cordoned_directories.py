@@ -20,6 +20,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.testing import Cluster
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import TopicPartition
+from tests.waiting import known_topics
 
 SETTING = "cordoned.log.dirs"
 ALL_CORDONED = "All brokers are currently fenced, or have all their log directories cordoned."
@@ -178,7 +179,7 @@ def test_other_nodes_place_nothing_on_a_cordoned_one(tmp_path: Path) -> None:
             create(admin, "before", 3, 3)
             cordon(admin, "*", broker=3)
             create(admin, "after", 6, 2)
-            placed = {info.name: info for info in admin.describe_topics(["before", "after"])}
+            placed = known_topics(admin, "before", "after")
             assert {node for part in placed["after"].partitions for node in part.replicas} == {1, 2}
             assert {node for part in placed["before"].partitions for node in part.replicas} == {1, 2, 3}
             assert "only 2 broker(s)" in refusal(ErrorCode.INVALID_REPLICATION_FACTOR, create, admin, "u", 1, 3)

@@ -34,7 +34,7 @@ async def test_others_are_let_in_between_slices_and_long_work_takes_turns() -> N
         await asyncio.sleep(0)
     assert [await task for task in tasks] == ["a", "b"]
     said = [each for each in told if each != "-"]
-    assert said == ["a0", "b0", "a1", "a2", "b1", "b2"]  # what is short was done at once, or it would never be known
+    assert said == ["a0", "b0", "a1", "a2", "b1", "b2"]  # first slices run at once: short work ends with them
     for one, other in (("a1", "a2"), ("b1", "b2")):
         assert "-" in told[told.index(one) : told.index(other)]
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,47 +41,52 @@ class Faults:
             raise OSError(number, os.strerror(number), path)
 
 
-class BadFile(OsFile):
-    """A file that fails as `Faults` says."""
-
-    __slots__ = ("_where",)
+class BadFile:
+    """A file that fails as `Faults` says. It has a real one, because no class can derive from a compiled one."""
 
     def __init__(self, path: str) -> None:
         Faults.meet("open", path)
-        super().__init__(path)
+        self._file = OsFile(path)
         self._where = path
 
     def read(self, position: int, length: int) -> bytes:
         Faults.meet("read", self._where)
-        return super().read(position, length)
+        return self._file.read(position, length)
 
     def write(self, position: int, data: Buffer) -> None:
         Faults.meet("write", self._where)
-        super().write(position, data)
+        self._file.write(position, data)
 
     def sync(self) -> None:
         Faults.meet("sync", self._where)
-        super().sync()
+        self._file.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
-class BadDirectory(OsDirectory):
+class BadDirectory:
     """A directory of such files."""
 
-    __slots__ = ()
+    def __init__(self, path: str) -> None:
+        self._directory = OsDirectory(path)
 
     def open(self, name: str) -> BadFile:
         return BadFile(f"{self.path}/{name}")
 
     def replace(self, name: str, data: Buffer) -> None:
         Faults.meet("write", f"{self.path}/{name}")
-        super().replace(name, data)
+        self._directory.replace(name, data)
 
     def rename(self, old: str, new: str) -> None:
         Faults.meet("rename", f"{self.path}/{old}")
-        super().rename(old, new)
+        self._directory.rename(old, new)
 
     def child(self, name: str) -> BadDirectory:
         return BadDirectory(f"{self.path}/{name}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._directory, name)
 
 
 @pytest.fixture(autouse=True)

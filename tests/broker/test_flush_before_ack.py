@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
-from kraftpy.broker.replication.fetchers import _Fetcher
 from kraftpy.log import layout
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -405,19 +404,19 @@ async def test_a_new_leader_syncs_what_it_was_sent_before_anybody_reads_it(tmp_p
         await until(lambda: replica.log.recovery_point == replica.high_watermark == 1)
 
 
-async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path) -> None:
     """It led in between: when the sync that its fetcher waited for has ended, the log has grown; the next is slow."""
     rounds = 0
-    set_positions = _Fetcher._set_positions
 
-    async def counted(fetcher: _Fetcher, now: int) -> None:
+    def broker_epoch() -> int:
+        """Each round of the fetcher asks for the epoch once, when the positions are set."""
         nonlocal rounds
-        rounds += fetcher.leader == 1
-        await set_positions(fetcher, now)
+        rounds += 1
+        return cluster.nodes[2].broker_epoch
 
     async with clusters(tmp_path, 1, 2) as cluster:
         await cluster.create("safe", (1, 2), **SYNCED)
-        await cluster.create("beside", (1, 2), (1, 2), **SYNCED)  # what the fetcher has meanwhile
+        await cluster.create("beside", (1, 2), (1, 2), **SYNCED)  # it keeps the fetcher busy meanwhile
         follower = cluster.replica(2, "safe")
         with held(cluster.disks[2], "safe") as first:
             answer = producing(cluster, 1, "safe", b"one")
@@ -436,7 +435,7 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
             with held(cluster.disks[2], "safe") as second:
                 await until(lambda: second.begun == 1)
                 assert follower.syncs.is_due(follower.log.log_end_offset)
-                monkeypatch.setattr(_Fetcher, "_set_positions", counted)
+                cluster.nodes[2].fetchers.broker_epoch = broker_epoch
                 for _ in range(300):
                     await asyncio.sleep(0)
                 assert rounds <= 3

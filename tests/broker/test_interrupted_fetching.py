@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from lone_replicas import follow, lone_fetchers, lone_replica
 from replicating import running, until
 
-from kraftpy.broker.replication import fetchers
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.replication.fetchers import _Fetcher
+from kraftpy.broker.runtime import SystemClock
 from kraftpy.client.connection import Connection
-from kraftpy.config import load
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.fetch import FetchRequest, FetchResponse
 from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
 from kraftpy.replication.fetch_plan import PartitionKey
-from kraftpy.replication.follower import FetchPosition
 from kraftpy.types import BrokerId, TopicId
 
 
@@ -48,13 +48,6 @@ class _Leader:
         self.is_closed = True
 
 
-def _replica() -> Any:
-    position = FetchPosition(offset=0, last_fetched_epoch=0, leader_epoch=0, log_start_offset=0)
-    following = SimpleNamespace(next_fetch=lambda now: position, retry_at=None)
-    syncs = SimpleNamespace(comes_before_ack=False)
-    return SimpleNamespace(following=following, leader_id=BrokerId(2), syncs=syncs)
-
-
 def _named(request: FetchRequest) -> list[int]:
     return [partition.partition for topic in request.topics for partition in topic.partitions]
 
@@ -63,43 +56,37 @@ async def test_a_new_partition_is_in_the_next_request_on_the_same_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = _Leader()
-    owner = SimpleNamespace(
-        config=load("", {}, []).config,
-        clock=SimpleNamespace(monotonic_ms=lambda: 1000),
-        throttles=SimpleNamespace(follower_wait_ms=lambda replica: None),
-        broker_epoch=lambda: 1,
-    )
-    fetcher = fetchers._Fetcher(cast("Any", owner), cast("Any", (BrokerId(2), "")))
-    connected: list[None] = []
+    connected: list[str] = []
 
-    async def connect() -> Any:
-        connected.append(None)
+    async def connect(*address: Any, client_id: str, **options: Any) -> Any:
+        connected.append(client_id)
         return leader
 
-    rests: list[float] = []
-
-    async def rest(seconds: float) -> None:
-        rests.append(seconds)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(fetcher, "_connect", connect)
-    monkeypatch.setattr(fetcher, "_pause", rest)
+    monkeypatch.setattr(Connection, "open", connect)
     topic_id = TopicId(b"1" * 16)
-    fetcher.add(PartitionKey(topic_id, 0), _replica())
-    running = asyncio.create_task(fetcher._run())
-    assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [0]
-    for number in (10, 20, 30):
-        for new in (number, number + 1):  # one request ends the poll for both
-            fetcher.add(PartitionKey(topic_id, new), _replica())
-        passing = PartitionKey(TopicId(b"2" * 16), number)
-        fetcher.add(passing, _replica())
-        fetcher.forget(passing)
-        assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [number, number + 1]
-    assert leader.sent == [ApiKey.FETCH, *[ApiKey.LIST_OFFSETS, ApiKey.FETCH] * 3]
-    assert connected == [None]
-    assert not leader.is_closed
-    running.cancel()
-    assert rests == []
+    incidents = Incidents(Complaints())
+    async with asyncio.TaskGroup() as group:
+        owner = lone_fetchers(Tasks(group, incidents), SystemClock())
+        fetcher = _Fetcher(owner, (BrokerId(2), "", 0))
+
+        def add(key: PartitionKey) -> None:
+            fetcher.add(key, follow(lone_replica("t", key.partition, topic_id=key.topic_id)))
+
+        add(PartitionKey(topic_id, 0))
+        running = asyncio.create_task(fetcher._run())
+        assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [0]
+        for number in (10, 20, 30):
+            for new in (number, number + 1):  # one request ends the poll for both
+                add(PartitionKey(topic_id, new))
+            passing = PartitionKey(TopicId(b"2" * 16), number)
+            add(passing)
+            fetcher.forget(passing)
+            assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [number, number + 1]
+        assert leader.sent == [ApiKey.FETCH, *[ApiKey.LIST_OFFSETS, ApiKey.FETCH] * 3]
+        assert connected == ["broker-1-fetcher"]
+        assert not leader.is_closed
+        running.cancel()
+    assert incidents.count == 0
     assert "cannot fetch" not in caplog.text
 
 

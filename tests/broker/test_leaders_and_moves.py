@@ -303,7 +303,7 @@ async def test_a_broker_with_many_partitions_is_forgotten_in_parts(monkeypatch: 
     ids = (BrokerId(1), BrokerId(3))
     topic.partitions[:] = [replace(each, replicas=ids, isr=ids) for each in topic.partitions]
     for number in range(5):
-        made.image._placed.setdefault(BrokerId(3), set()).add(("t", number))
+        made.image._count("t", None, topic.partitions[number])
     changed: list[int] = []
     submit = made.submit
 
@@ -329,7 +329,7 @@ async def test_a_broker_that_comes_back_while_it_is_being_forgotten_stays(monkey
     ids = (BrokerId(1), BrokerId(3))
     topic.partitions[:] = [replace(each, replicas=ids, isr=ids) for each in topic.partitions]
     for number in range(3):
-        made.image._placed.setdefault(BrokerId(3), set()).add(("t", number))
+        made.image._count("t", None, topic.partitions[number])
     submit = made.submit
 
     def returning(command: Any) -> Any:

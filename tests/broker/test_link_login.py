@@ -182,7 +182,7 @@ def test_until_its_metadata_are_up_to_date_a_controller_knows_its_snapshot_and_i
         assert known("a", has_leader=has_leader, applied=applied) == second.stored_key
         assert known("b", has_leader=has_leader, applied=applied) == third.stored_key
         assert known("c", has_leader=has_leader, applied=applied) is None
-    assert known("a", has_leader=True, applied=9) == first.stored_key  # what the metadata say, and nothing else
+    assert known("a", has_leader=True, applied=9) == first.stored_key  # the key that the metadata have, and no other
     assert known("b", has_leader=False, applied=9) is None
 
 

@@ -138,7 +138,7 @@ async def test_nothing_is_taken_after_the_end_of_a_session(monkeypatch: pytest.M
 async def test_a_renewal_that_fails_closes_the_link(
     caplog: pytest.LogCaptureFixture, user: str, password: str, reason: str
 ) -> None:
-    """What the caller sends behind it does not count, and the caller learns the reason."""
+    """Messages that the caller sends behind it do not count, and the caller learns the reason."""
     async with pair() as nodes:
         link = await nodes.until_up()
         received: list[Any] = []

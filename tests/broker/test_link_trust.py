@@ -392,6 +392,7 @@ GOOD_REQUESTS: dict[str, dict[str, Any]] = {
     "follow": {"after": 0, "leader": -1, "term": 0},
     "heartbeat": {"epoch": 5, "applied": 7, "wants_fence": False, "wants_shut_down": False},
     "describe quorum": {},
+    "directory": {"id": bytes(16)},
     "directory id": {},
     "directory ids": {},
     "change voter": {"add": [4, "host:1"], "remove": None},
@@ -441,6 +442,23 @@ def test_every_body_is_checked_field_by_field(shapes: Any, good: dict[str, dict[
                 continue
             with pytest.raises(BadBodyError, match=kind):
                 check(shapes, kind, odd)
+
+
+def test_bodies_of_a_quorum_that_tells_disks_apart_are_checked_too() -> None:
+    """Voters, and a change of them, may have the id of a directory, of 16 bytes."""
+    for directory_id, is_right in ((bytes(16), True), (bytes(15), False), ("x" * 16, False), (None, False)):
+        described = GOOD_ANSWERS["describe quorum"]
+        for shapes, kind, body in (
+            (REQUESTS, "change voter", {**GOOD_REQUESTS["change voter"], "directory": directory_id}),
+            (ANSWERS, "follow", {**GOOD_ANSWERS["follow"], "voters": [[1, "h:1", directory_id]]}),
+            (ANSWERS, "describe quorum", {**described, "voters": [[1, 2, 3, 4, directory_id]]}),
+            (ANSWERS, "describe quorum", {**described, "observers": [[1, 2, 3, 4, directory_id]]}),
+        ):
+            if is_right:
+                check(shapes, kind, body)
+            else:
+                with pytest.raises(BadBodyError, match=kind):
+                    check(shapes, kind, body)
 
 
 async def test_bodies_of_another_shape_are_refused_with_one_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:

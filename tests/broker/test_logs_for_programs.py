@@ -16,17 +16,20 @@ import pytest
 from broker_wire import BOUND_SECONDS, StartBroker, ask, connect, create_topic
 
 from kraftpy.broker import stalls
-from kraftpy.broker.containment import Complaints
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.log_lines import JsonFormatter, log_handler
-from kraftpy.broker.quotas.clients import Meter
-from kraftpy.broker.slicing import Slices
-from kraftpy.broker.slow_requests import SlowRequests
+from kraftpy.broker.quotas.clients import ClientQuotaManager
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
+from kraftpy.broker.slow_requests import SlowRequests, _place
 from kraftpy.broker.stalls import StallWatch, watched
+from kraftpy.config import load
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.quotas.limits import Limits
 from kraftpy.security.principal import Principal
 
 
@@ -135,17 +138,31 @@ async def test_a_slow_request_is_logged_with_where_its_time_went(caplog: pytest.
 
 
 async def test_waits_are_seen_through_the_meter_of_a_quota(caplog: pytest.LogCaptureFixture) -> None:
-    class Manager:
-        in_use = True
-
     async def sliced() -> None:
         slices = Slices()
         await slices.apart(time.sleep, 0.06)
 
     peer: Any = _Peer()
-    manager: Any = Manager()
-    await SlowRequests(30, Complaints()).watched(Meter(manager).run(sliced()), METADATA, peer)
+    config = load("", {}, ["log.dirs=/nowhere"]).config
+    meter = ClientQuotaManager(config, SystemClock(), Limits).meter()
+    await SlowRequests(30, Complaints()).watched(meter.run(sliced()), METADATA, peer)
     assert caplog.text.rstrip().endswith("ms in Meter.run > Slices.apart")
+
+
+async def test_a_wait_is_ascribed_to_what_is_awaited_now() -> None:
+    """A compiled coroutine refers to all that it has awaited; its loop awaits the first of them again."""
+    slices, complaints = Slices(), Complaints()
+    slices._spend(UNITS_PER_ITERATION)
+    async with asyncio.TaskGroup() as group:
+        work = Tasks(group, Incidents(complaints))._again_and_again(lambda: slices.breathe(1), "work")
+        places = []
+        for _ in range(3):
+            work.send(None).set_exception(ValueError("it failed"))
+            places.append(_place(work))
+            work.send(None).set_result(None)
+            places.append(_place(work))
+        work.close()
+    assert places == ["Tasks._again_and_again > Slices.breathe", "Tasks._again_and_again"] * 3
 
 
 async def test_errors_and_cancellations_pass_through(caplog: pytest.LogCaptureFixture) -> None:

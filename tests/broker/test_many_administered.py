@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +26,8 @@ from kraftpy.broker.handlers import (
 from kraftpy.broker.metadata import topic_changes
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
 from kraftpy.broker.quotas.mutations import Mutations
+from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
 from kraftpy.config import load
 from kraftpy.metadata.acls import AclChanged
@@ -44,9 +47,10 @@ from kraftpy.protocol.messages import describe_producers as describing
 from kraftpy.protocol.messages import incremental_alter_configs as altering
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest
 from kraftpy.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kraftpy.protocol.messages.fetch import FetchRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kraftpy.security.acls import AclBinding, AclFilter, Operation, ResourceType
-from kraftpy.types import Millis
+from kraftpy.types import Millis, TopicId
 
 MANY = 4 * UNITS_PER_ITERATION
 MOST = 2 * UNITS_PER_ITERATION
@@ -301,24 +305,29 @@ async def test_many_replicas_are_moved_in_slices(calls: Calls) -> None:
     assert calls.most <= MOST // log_dirs._MOVE_UNITS
 
 
-async def test_a_fetch_of_many_partitions_begins_to_wait_for_them_in_slices(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def read(*_: Any) -> tuple[list[Any], bool]:
-        return [], True
-
-    monkeypatch.setattr(fetch, "_read", read)
-
-    def replica(partition: int) -> Any:
+async def test_a_fetch_of_many_partitions_begins_to_wait_for_them_in_slices(calls: Calls) -> None:
+    def readable(topic: str, partition: int) -> Any:
         calls.called()
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    broker = a_broker(request_memory=SimpleNamespace(room=lambda: 1))
-    reader = SimpleNamespace(
-        request=SimpleNamespace(max_wait_ms=0), replica=replica, rights=None, broker=broker, budget=1
-    )
-    await fetch._wait(cast("Any", reader), cast("Any", SimpleNamespace(partitions=NAMES)), [], set())
-    assert calls.all == MANY
+    broker = a_broker(request_memory=RequestMemory(), replicas=SimpleNamespace(readable=readable))
+    reader = fetch._Reader(broker, FetchRequest(max_wait_ms=0, min_bytes=1), context(ApiKey.FETCH, 12))
+    partitions = [
+        FetchedPartition(
+            topic=name,
+            topic_id=TopicId(bytes(16)),
+            partition=0,
+            fetch_offset=0,
+            max_bytes=1,
+            current_leader_epoch=-1,
+            last_fetched_epoch=-1,
+        )
+        for name in NAMES
+    ]
+    fetched = FetchContext(partitions=partitions, session=None, incremental=False, asked=partitions)
+    answers = await fetch._wait(reader, fetched, [], set())
+    assert len(answers) == MANY
+    assert calls.all == 2 * MANY, "looked up to be watched, and then read"
     assert calls.most <= MOST + fetch._LONG
 
 
@@ -326,14 +335,16 @@ async def test_a_fetch_of_many_partitions_begins_to_wait_for_them_in_slices(
 
 
 @pytest.mark.parametrize(("characters", "is_hashed"), [(10, False), (30_000, True)])
-async def test_long_texts_are_hashed_where_they_are_decoded(
-    characters: int, is_hashed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_texts_are_hashed_where_they_are_decoded(characters: int, is_hashed: bool) -> None:
     """The loop would spend up to 100 ms on the texts of one request otherwise, each time it looks them up."""
-    hashed: list[object] = []
-    monkeypatch.setattr(apis, "hash", hashed.append, raising=False)
     named = [MetadataRequestTopic(name=str(number) + "x" * characters) for number in range(200)]
     body = encode_request(ApiKey.METADATA, 9, 7, None, MetadataRequest(topics=named))
     request = apis._decode_long(MetadataRequest, memoryview(body)[4 + 4 + 4 + 2 + 1 :], 9, ApiKey.METADATA)
     assert len(request.topics) == 200
-    assert hashed == ([topic.name for topic in named] if is_hashed else [])
+    assert [knows_its_hash(topic.name) for topic in request.topics] == [is_hashed] * 200
+
+
+def knows_its_hash(text: str | None) -> bool:
+    """Return whether a text was hashed before: CPython keeps the hash behind the length, and -1 until then."""
+    place = id(text) + object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
+    return ctypes.c_ssize_t.from_address(place).value != -1

@@ -319,17 +319,22 @@ async def test_metadata_asks_in_slices(sees_topics: bool, request_of: Callable[[
     assert rights.calls.most <= MOST
 
 
-async def test_a_change_of_rights_wakes_those_who_wait_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_rights_wakes_those_who_wait_in_slices() -> None:
     calls = Calls()
-    monkeypatch.setattr(Watch, "wake", calls.wrapping(Watch.wake))
     acls = Acls()
     decisions = Authorizer(lambda: acls, super_users=frozenset(), allow_everyone_if_no_acl_found=False)
+
+    async def wait(watch: Watch) -> None:
+        assert await watch.wait_until(asyncio.get_running_loop().time() + BOUND_SECONDS)
+        calls.called()
+
     with ExitStack() as waiting:
         watches = [waiting.enter_context(Watch([decisions])) for _ in range(2_000)]
-        decisions.follow(None)
-        async with asyncio.timeout(BOUND_SECONDS):
+        async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
             for watch in watches:
-                assert await watch.wait_until(asyncio.get_running_loop().time() + BOUND_SECONDS)
+                tasks.create_task(wait(watch))
+            await asyncio.sleep(0)
+            decisions.follow(None)
     assert calls.all == len(watches)
     assert calls.most <= 2 * 200
 

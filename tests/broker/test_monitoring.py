@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,21 +18,31 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from scraped import Scraped, health, scraped
 
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.metrics import scraping, server
+from kraftpy.broker.broker_proof import SOFTWARE
+from kraftpy.broker.metrics import checks, scraping, server, throughput
 from kraftpy.broker.metrics.ends import _History
 from kraftpy.broker.metrics.pages import Monitoring
 from kraftpy.broker.startup import StartupError
 from kraftpy.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, ResourceType, ShareConsumer
 from kraftpy.config import BrokerConfig, ConfigError, load
+from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.records import Record
 from kraftpy.metrics.catalogue import CATALOGUE, Kind
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.frames import encode_request
+from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.types import TopicPartition
 
 ON = "kraftpy.metrics.listener=127.0.0.1:0"
+NO_LEADER = "the metadata quorum has no leader that this node knows"
 NEEDS_MORE = (
     "kafka_server_quota_",  # a client with a quota
     "kafka_server_sharepartitionmetrics_",  # a share group
     "kafka_server_transaction_coordinator_metrics_transaction_count",  # a transaction
     "kafka_server_fetcherlagmetrics_",  # a follower
+    "kafka_server_socket_server_metrics_connections_software",  # an open connection
+    "kafka_server_socketservermetrics_connections",
     "kraftpy_client_metrics_forwarded",  # a collector of OpenTelemetry's
     "kraftpy_client_metrics_lost",
     "kraftpy_log_sync_rounds",  # a sync
@@ -193,6 +204,32 @@ async def test_nothing_is_counted_without_the_listener(tmp_path: Path) -> None:
 # --- health -----------------------------------------------------------------------------------------------------------
 
 
+async def test_connections_are_counted_by_the_software_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than a few are named, and a broker's version, which proves that it is one, is not shown."""
+    monkeypatch.setattr(throughput, "_MOST_SOFTWARE", 2)
+    async with running(tmp_path, ON) as broker:
+        port = broker.advertised[0].port
+
+        async def connected(name: str, version: str) -> asyncio.StreamWriter:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            asked = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+            writer.write(encode_request(ApiKey.API_VERSIONS, 3, 1, "c", asked))
+            await reader.readexactly(4)
+            return writer
+
+        software = [("apache-kafka-java", "4.3.1")] * 3 + [(SOFTWARE, "1.claim")] * 2 + [("a", "1"), ("b", "2")]
+        writers = [await connected(*each) for each in software]
+        page = await scrape(broker)
+        found = page.samples["kafka_server_socket_server_metrics_connections_software"]
+        assert {tuple(dict(labels).values())[:2]: count for labels, count in found.items()} == {
+            ("apache-kafka-java", "4.3.1"): 3, (SOFTWARE, "-"): 2, ("other", "-"): 2,
+        }  # fmt: skip
+        for writer in writers:
+            writer.close()
+
+
 async def test_a_node_in_order_is_alive_and_ready_and_its_cluster_is_well(tmp_path: Path) -> None:
     async with running(tmp_path, ON) as broker:
         for path in ("/livez", "/readyz", "/clusterz"):
@@ -231,6 +268,72 @@ async def test_reasons_say_what_is_wrong(tmp_path: Path) -> None:
         assert page.of("kafka_log_logmanager_offlinelogdirectorycount") == 1
         assert page.of("kafka_log_logmanager_logdirectoryoffline") == 1
         broker.directories.failures.clear()
+
+
+async def test_without_the_directory_of_its_metadata_a_node_is_not_alive(tmp_path: Path) -> None:
+    """Another directory may fail: this one has the metadata."""
+    first, other = tmp_path / "first", tmp_path / "other"
+    async with running(tmp_path, ON, f"log.dirs={first},{other}") as broker:
+        broker.directories.failures[str(other)] = "Input/output error"
+        for path in ("/livez", "/readyz"):
+            assert (await ask(broker, path))[1]["reasons"] == []
+        broker.directories.failures = {str(first): "Input/output error"}
+        for path in ("/livez", "/readyz"):
+            status, found = await ask(broker, path)
+            reasons = ["the log directory of the metadata has failed: Input/output error"]
+            assert (status, found["reasons"]) == (503, reasons)
+        broker.directories.failures.clear()
+
+
+async def test_a_node_whose_disk_is_full_says_that_it_cannot_write_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(journal: Journal) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(tmp_path, ON) as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "_sync_entries", full)
+            refused = await create(broker, ["a"])
+            assert refused.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            trouble = "the metadata journal cannot be written: No space left on device"
+            status, found = await ask(broker, "/readyz")
+            assert (status, sorted(found["reasons"])) == (503, sorted([trouble, NO_LEADER]))
+            assert (await ask(broker, "/livez"))[0] == 200, "a restart would free no space"
+            assert (await ask(broker, "/clusterz"))[1]["reasons"] == [NO_LEADER]
+        assert (await create(broker, ["b"])).topics[0].error_code == ErrorCode.NONE
+        for path in ("/livez", "/readyz", "/clusterz"):
+            assert (await ask(broker, path))[1]["reasons"] == []
+
+
+async def test_a_broker_that_has_much_metadata_to_act_on_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_MOST_BEHIND", 3)
+    may_act = asyncio.Event()
+    async with running(tmp_path, ON) as broker:
+        act = broker.metadata._publisher._changed
+
+        async def act_later(records: Sequence[Record] | None) -> None:
+            await may_act.wait()
+            await act(records)
+
+        broker.metadata._publisher._changed = act_later
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(4):
+                    before = broker.metadata.applied_index
+                    tasks.create_task(create(broker, [f"t{number}"]))
+                    await until(lambda before=before: broker.metadata.applied_index > before)
+                    if number == 2:
+                        assert (await ask(broker, "/readyz"))[1]["reasons"] == []
+                status, found = await ask(broker, "/readyz")
+                assert (status, found["reasons"]) == (503, ["this node has yet to act on 4 entries of the metadata"])
+                assert (await ask(broker, "/livez"))[0] == 200
+                may_act.set()
+        finally:
+            may_act.set()  # else the broker could not stop either
+        assert (await ask(broker, "/readyz"))[1]["reasons"] == []
 
 
 def checked(port: int, host: str = "127.0.0.1") -> subprocess.CompletedProcess[str]:
@@ -348,6 +451,20 @@ def test_the_host_and_the_port_have_to_be_named(address: str) -> None:
 def test_a_listener_that_others_can_reach_is_warned_of(address: str, is_open: bool) -> None:
     warnings = load("", {}, [f"kraftpy.metrics.listener={address}"]).warnings
     assert any("anyone who can reach" in each for each in warnings) == is_open
+
+
+@pytest.mark.parametrize("missing", ["prometheus_client", "h11"])
+def test_a_node_without_the_extra_says_how_to_get_it(tmp_path: Path, missing: str) -> None:
+    script = (
+        f"import sys; sys.modules[{missing!r}] = None; import kraftpy.__main__ as kraftpy; sys.exit(kraftpy.main())"
+    )
+    settings = (f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0", ON)
+    command = [sys.executable, "-c", script, "server", *(part for each in settings for part in ("--override", each))]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (run.returncode, run.stdout) == (2, "")
+    (line,) = run.stderr.splitlines()
+    assert "kraftpy.metrics.listener needs the extra metrics (pip install 'kraftpy[metrics]'): " in line
+    assert missing in line
 
 
 async def test_a_taken_port_is_a_failed_start(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ async def test_a_newer_connection_of_a_peer_closes_the_older_one_first(make: Mak
     await newer.ready
     await until(lambda: one._up.get(2) not in (older, None))
     assert at_one[:2] == [(2, False), (2, True)]
-    older.data_received(b"\0\0\0\1x")  # what it still had in its buffer is not looked at
+    older.data_received(b"\0\0\0\1x")  # bytes that it still had in its buffer are not looked at
     assert one.peers == [2]
     two.send(1, "word", {"word": "by the newer"})
     await until(lambda: (2, "by the newer") in at_one)
@@ -497,7 +497,7 @@ async def test_a_client_is_served_only_while_the_node_serves_clients(make: Make)
 
     served.serve_clients("CONTROLLER", Client)
     reader, writer = await asyncio.open_connection(*address)
-    for byte in request:  # what decides may come byte by byte
+    for byte in request:  # the bytes that decide may come one by one
         writer.write(bytes([byte]))
         await writer.drain()
     writer.write(request)

@@ -21,6 +21,7 @@ from kraftpy.broker.handlers.offsets import list_offsets, offset_for_leader_epoc
 from kraftpy.broker.handlers.produce import produce
 from kraftpy.broker.handlers.producers import describe_producers
 from kraftpy.broker.handlers.topics import delete_records, delete_topics
+from kraftpy.broker.replication.log_operations import LogOperations
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replica_opener import ReplicaOpener
 from kraftpy.protocol.apis import ApiKey
@@ -140,18 +141,18 @@ async def test_what_is_being_opened_is_not_led_yet(tmp_path: Path, monkeypatch: 
 
 async def test_what_is_being_closed_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_close, is_closing = asyncio.Event(), asyncio.Event()
-    usual = Replica.release
+    usual = LogOperations.release
 
-    async def held(replica: Replica) -> None:
+    async def held(operations: LogOperations) -> None:
         is_closing.set()
         await may_close.wait()
-        await usual(replica)
+        await usual(operations)
 
     async with running(tmp_path) as broker:
         await create(broker, ["t"])
         topic = broker.image.topic("t")
         assert topic is not None
-        monkeypatch.setattr(Replica, "release", held)
+        monkeypatch.setattr(LogOperations, "release", held)
         request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000)
         deleting = asyncio.create_task(delete_topics(broker, request, context(ApiKey.DELETE_TOPICS, 5)))
         await until(is_closing.is_set)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import runtime
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints
@@ -46,7 +46,10 @@ RUNS = 23
 
 
 class Shortage:
-    """Makes every n-th attempt to open something under a path fail; a retry counts as another attempt."""
+    """Makes every n-th attempt to open something under a path fail; a retry counts as another attempt.
+
+    A node without spare descriptors (`runtime`) tries each call of the operating system twice: both calls fail.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, under: Path) -> None:
         self._under = str(under)
@@ -54,33 +57,46 @@ class Shortage:
         self._count = 0
         self._which = (0, 0)
         self._number = 0
+        self._failed_once: set[tuple[int, str]] = set()
         self.is_on = False
         self.met: list[str] = []
-        opens, runs = runtime._SpareDescriptors.open, runtime._SpareDescriptors.run
+        opens, lists, removes = os.open, os.listdir, shutil.rmtree
 
-        def opened(spares: Any, path: Path | str, flags: int) -> int:
+        def opened(path: Any, flags: int, mode: int = 0o777, **how: Any) -> int:
+            if flags & os.O_CLOEXEC:  # the broker's
+                self.meet(str(path))
+            return opens(path, flags, mode, **how)
+
+        def listed(path: Any = ".") -> list[str]:
             self.meet(str(path))
-            return opens(spares, path, flags)
+            return lists(path)
 
-        def run(spares: Any, call: Callable[[], Any]) -> Any:
-            self.meet(self._under)
-            return runs(spares, call)
+        def removed(path: Any, *arguments: Any, **how: Any) -> None:
+            self.meet(str(path))
+            removes(path, *arguments, **how)
 
-        monkeypatch.setattr(runtime._SpareDescriptors, "open", opened)
-        monkeypatch.setattr(runtime._SpareDescriptors, "run", run)
+        monkeypatch.setattr(os, "open", opened)
+        monkeypatch.setattr(os, "listdir", listed)
+        monkeypatch.setattr(shutil, "rmtree", removed)
 
     def begin(self, number: int, *, each: int, offset: int) -> None:
+        assert number in (errno.EMFILE, errno.ENFILE)
         self._number, self._which, self._count, self.is_on = number, (each, offset), 0, True
 
     def meet(self, path: str) -> None:
         if not self.is_on or not path.startswith(self._under):
             return
+        attempt = threading.get_ident(), path
         with self._lock:
-            self._count += 1
-            each, offset = self._which
-            if self._count % each != offset:
-                return
-            self.met.append(path)
+            if attempt in self._failed_once:
+                self._failed_once.remove(attempt)
+            else:
+                self._count += 1
+                each, offset = self._which
+                if self._count % each != offset:
+                    return
+                self._failed_once.add(attempt)
+                self.met.append(path)
         raise OSError(self._number, os.strerror(self._number), path)
 
 

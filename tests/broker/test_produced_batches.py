@@ -270,6 +270,15 @@ def test_a_batch_that_grows_beyond_the_limit_in_the_topics_codec_is_too_large(
     assert topic.batches() == []
 
 
+def test_a_batch_that_grows_beyond_a_segment_in_the_topics_codec_is_refused(connection: socket.socket) -> None:
+    topic = Topic(connection, compression_type="uncompressed", max_message_bytes="10000000", segment_bytes="1048576")
+    grown = encode_batch([(NOW, b"k", bytes(1_100_000), ())], compression=Compression.ZSTD)
+    assert len(grown) < 10_000
+    answer = topic.send(grown)
+    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.RECORD_LIST_TOO_LARGE, -1)
+    assert topic.batches() == []
+
+
 # --- what a refused batch is told -------------------------------------------------------------------------------------
 
 

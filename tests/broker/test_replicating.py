@@ -213,7 +213,7 @@ async def test_only_a_replica_in_its_present_life_may_fetch_as_one(tmp_path: Pat
             previous_session_expired=True,
         )
         assert (await cluster.submit(again)).result is not None
-        committed = leader.high_watermark  # what stopped uncleanly is not in sync any more
+        committed = leader.high_watermark  # a replica that stopped uncleanly is not in sync any more
         assert await error_of(software=earlier) == refused, "it is of its life before"
         assert await error_of(software=earlier, replica_epoch=before.broker_epoch) == refused, (
             "it is of its life before"

@@ -1,4 +1,7 @@
-"""All connections share bounded memory, even if clients announce, hoard or do not read; and they give it back."""
+"""All connections share bounded memory, even if clients announce, hoard or do not read; and they give it back.
+
+Tests about the frames of clients that have not logged in run with TLS and SASL in front of the connections too.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,25 @@ import asyncio
 import contextlib
 import gc
 import logging
+import ssl
 import struct
-import weakref
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from kraftpy.broker.connection import HOARDING_SECONDS, RECEIVE_BUFFER_BYTES, Connection
-from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.request_memory import NO_LIMIT, SMALL_BYTES, RequestMemory
+from kraftpy.broker.security.listeners import SecureListeners
+from kraftpy.config import load
+from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import PLAIN_MODULE, secure_listeners
 
 MIB = 1 << 20
 MAX_FRAME_BYTES = 4 * MIB
 BOUND_SECONDS = 20
+ASK_VERSIONS = b"\x00\x12" + bytes(6)
+"""The beginning of a request for the versions, which is answered before a client has logged in."""
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -26,12 +35,15 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Server:
     """The real connections, in front of answers that the test holds back or lets go."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, tls: ssl.SSLContext | None) -> None:
         self.memory = RequestMemory(limit, MAX_FRAME_BYTES)
+        self.tls = tls
+        """With which a peer connects; None in clear text."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked: list[bytes] = []
         self.connections: list[Connection] = []
+        self._peers: list[asyncio.StreamWriter] = []
         self.most_held = 0
         self.on_first: Callable[[], None] | None = None
         self.address = ("", 0)
@@ -52,37 +64,93 @@ class Server:
         return True
 
     async def peer(self) -> Peer:
-        return await asyncio.open_connection(*self.address)
+        peer = await asyncio.open_connection(*self.address, ssl=self.tls)
+        self._peers.append(peer[1])
+        return peer
+
+    async def stop(self) -> None:
+        """End every connection at both ends."""
+        for connection in self.connections:
+            connection.abort()
+        for writer in self._peers:
+            if not writer.is_closing():
+                writer.transport.abort()
+        async with asyncio.timeout(BOUND_SECONDS):
+            for writer in self._peers:
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+        self._peers.clear()
+
+
+class Listener:
+    """A broker's listener, as far as it stands between a socket and a connection."""
+
+    def __init__(self, name: str, secured: SecureListeners, certificates: Certificates) -> None:
+        self.name = name
+        self.tls = certificates.client() if name.endswith("SSL") else None
+        """With which a client connects."""
+        self._secured = secured
+
+    def protocol(self, connection: Connection) -> asyncio.BaseProtocol:
+        """Return the protocol for an accepted socket: to this client, who has not logged in."""
+        return self._secured.protocol(self.name, connection, connection.answer)
+
+
+@pytest.fixture(scope="module")
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Listener]:
+    """A listener of each protocol; before a login, frames may be as large as after it."""
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    names = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+    settings = {
+        "listeners": ",".join(f"{name}://{HOST}:{number}" for number, name in enumerate(names, 1)),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.server.max.receive.size": str(MAX_FRAME_BYTES),
+        "log.dirs": "unused",
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_a="b";'
+            for name in names[2:]
+        },
+        **certificates.settings(),
+    }
+    secured = secure_listeners(load("".join(f"{name}={value}\n" for name, value in settings.items())).config)
+    return {name: Listener(name, secured, certificates) for name in names}
+
+
+@pytest.fixture(params=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def listener(request: pytest.FixtureRequest, listeners: dict[str, Listener]) -> Listener:
+    """Each of them."""
+    return listeners[request.param]
 
 
 @contextlib.asynccontextmanager
-async def serving(limit: int = NO_LIMIT) -> AsyncIterator[Server]:
-    made, complaints = Server(limit), Complaints()
+async def serving(limit: int = NO_LIMIT, *, at: Listener | None = None) -> AsyncIterator[Server]:
+    made, complaints = Server(limit, None if at is None else at.tls), Complaints()
     buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-    async with asyncio.TaskGroup() as tasks:
-        listening = await asyncio.get_running_loop().create_server(
-            lambda: Connection(
+    incidents = Incidents(complaints)
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, incidents)
+
+        def accepted() -> asyncio.BaseProtocol:
+            connection = Connection(
                 made.answer,
                 tasks=tasks,
                 memory=made.memory,
                 complaints=complaints,
-                incidents=Incidents(complaints),
+                incidents=incidents,
                 max_frame_bytes=MAX_FRAME_BYTES,
                 receive_buffer=buffer,
                 opened=made.opened,
                 closed=lambda connection: None,
-            ),
-            "127.0.0.1",
-            0,
-            backlog=1000,
-        )
+            )
+            return connection if at is None else at.protocol(connection)
+
+        listening = await asyncio.get_running_loop().create_server(accepted, HOST, 0, backlog=1000)
         made.address = listening.sockets[0].getsockname()
         try:
             yield made
         finally:
             listening.close()
-            for connection in made.connections:
-                connection.abort()
+            await made.stop()
 
 
 def frame(body: bytes) -> bytes:
@@ -91,7 +159,7 @@ def frame(body: bytes) -> bytes:
 
 def begun(size: int, sent: int) -> bytes:
     """The beginning of a frame of `size` bytes."""
-    return struct.pack(">i", size) + bytes(sent)
+    return struct.pack(">i", size) + ASK_VERSIONS[:sent].ljust(sent, b"\0")
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
@@ -110,8 +178,8 @@ def began_long_ago(connection: Connection) -> None:
     connection._partial_began_at -= 10 * HOARDING_SECONDS
 
 
-async def test_what_is_announced_costs_no_more_than_what_arrives() -> None:
-    async with serving() as server:
+async def test_what_is_announced_costs_no_more_than_what_arrives(listener: Listener) -> None:
+    async with serving(at=listener) as server:
         peers = [await server.peer() for _ in range(100)]
         for _, writer in peers:
             writer.write(begun(MAX_FRAME_BYTES, 1))
@@ -136,20 +204,20 @@ async def test_a_connection_that_ends_leaves_nothing_for_the_garbage_collector()
             peers[1][1].write(frame(b"wait") + frame(bytes(MIB)))
             peers[2][1].write(frame(b"large") * 20)
             await eventually(lambda: len(server.asked) > 1 and any(each.is_receiving for each in server.connections))
-            gone = [weakref.ref(each) for each in server.connections]
             for _, writer in peers:
                 writer.transport.abort()
             server.connections.clear()
             del peers, writer
-            await eventually(lambda: all(each() is None for each in gone))
+            # A compiled object cannot be referred to weakly.
+            await eventually(lambda: not any(type(each) is Connection for each in gc.get_objects()))
         finally:
             gc.enable()
         assert server.memory.held == server.memory.receiving == 0
 
 
-async def test_large_frames_that_do_not_fit_together_all_arrive() -> None:
+async def test_large_frames_that_do_not_fit_together_all_arrive(listener: Listener) -> None:
     """Send more of them at once, in pieces, than the memory holds: none waits forever, and the bound holds."""
-    async with serving(limit=MAX_FRAME_BYTES) as server:
+    async with serving(limit=MAX_FRAME_BYTES, at=listener) as server:
         peers = [await server.peer() for _ in range(8)]
 
         async def send(writer: asyncio.StreamWriter) -> None:
@@ -183,8 +251,10 @@ async def test_small_frames_are_served_while_large_ones_wait() -> None:
             other.close()
 
 
-async def test_who_hoards_is_closed_when_others_need_the_memory(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(limit=MAX_FRAME_BYTES) as server:
+async def test_who_hoards_is_closed_when_others_need_the_memory(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(limit=MAX_FRAME_BYTES, at=listener) as server:
         hoarders = [await server.peer() for _ in range(4)]
         for _, writer in hoarders:
             writer.write(begun(MAX_FRAME_BYTES, MIB))
@@ -193,7 +263,7 @@ async def test_who_hoards_is_closed_when_others_need_the_memory(caplog: pytest.L
             began_long_ago(each)
         reader, writer = await server.peer()
         writer.write(begun(2 * MIB, 2 * MIB))
-        assert await answer(reader) == bytes(8)
+        assert await answer(reader) == ASK_VERSIONS
         assert sum(each._is_over for each in server.connections) >= 1
         assert "queued.max.request.bytes is used up" in caplog.text
         for _, other in [*hoarders, (reader, writer)]:
@@ -223,15 +293,15 @@ async def test_an_answer_that_is_not_read_is_counted_and_given_back() -> None:
         writer.close()
 
 
-async def test_a_frame_that_does_not_get_on_is_overdue() -> None:
-    async with serving() as server:
+async def test_a_frame_that_does_not_get_on_is_overdue(listener: Listener) -> None:
+    async with serving(at=listener) as server:
         _, slow = await server.peer()
         slow.write(begun(MAX_FRAME_BYTES, 1))
         await eventually(lambda: any(each.is_receiving for each in server.connections))
         (connection,) = server.connections
         began_at = connection._progress_at
         assert connection.overdue(began_at + 5, 10, 600) is None
-        slow.write(b"x")
+        slow.write(ASK_VERSIONS[1:2])
         await eventually(lambda: connection._partial_bytes == 2)
         assert connection._progress_at == began_at, "a byte now and then is no progress"
         assert connection.overdue(began_at + 11, 10, 600) is not None
@@ -244,8 +314,8 @@ async def test_a_frame_that_does_not_get_on_is_overdue() -> None:
         slow.close()
 
 
-async def test_the_beginning_of_a_size_is_the_beginning_of_a_frame() -> None:
-    async with serving() as server:
+async def test_the_beginning_of_a_size_is_the_beginning_of_a_frame(listener: Listener) -> None:
+    async with serving(at=listener) as server:
         _, slow = await server.peer()
         slow.write(b"\0")
         await eventually(lambda: any(each._rest for each in server.connections))

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lone_replicas import lead, lone_replica
 from one_broker import context, create, running
 from test_many_share_partitions import Calls
 
@@ -23,11 +24,9 @@ from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.replication import checkpoints, replica_manager, replica_opener, replicas, topic_configs
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.log_operations import LogOperations
-from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.topic_configs import TopicConfigs
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.storage.offline import Offline
-from kraftpy.broker.upkeep import retention
+from kraftpy.broker.upkeep import producer_limit, retention
 from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import load
@@ -46,6 +45,7 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kraftpy.replication.events import ProposeIsr
+from kraftpy.replication.leader import Leader
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId, TopicPartition
 
 PARTITIONS = 40
@@ -80,6 +80,7 @@ SIZES = (
     (topic_configs, "_LOOKED_AT_AT_ONCE"),
     (checkpoints, "_LOOKED_AT_AT_ONCE"),
     (retention, "_LOOKED_AT_AT_ONCE"),
+    (producer_limit, "_LOOKED_AT_AT_ONCE"),
     (replicas, "_PARTITIONS_BEFORE_A_PAUSE"),
 )
 """The sizes of slices in each module."""
@@ -89,25 +90,39 @@ def retain(broker: Broker) -> Awaitable[None]:
     return Retention(broker.replica_manager, broker.clock, broker.incidents).delete_old_segments()
 
 
+def new_producers(broker: Broker) -> Awaitable[int]:
+    broker.replicas.due.grown.update(dict.fromkeys(broker.replicas))
+    return forget_producers_beyond(broker.replicas, 1)
+
+
+def too_many_producers(broker: Broker) -> Awaitable[int]:
+    broker.replicas.due.producers = 2
+    return forget_producers_beyond(broker.replicas, 1)
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "work"),
     [
-        pytest.param(
-            Replica, "check_lagging_followers", lambda b: b.replica_manager.check_lagging_followers(), id="followers"
-        ),
-        pytest.param(Replica, "brokers_changed", lambda b: b.replica_manager._brokers_changed(), id="brokers"),
-        pytest.param(Replica, "lead", lambda b: b.replica_manager._take_roles(list(b.replicas)), id="roles"),
-        pytest.param(
-            TopicConfigs, "_configure", lambda b: b.replica_manager.topic_configs.apply({"large"}), id="settings"
-        ),
-        pytest.param(ProducerStates, "__len__", lambda b: forget_producers_beyond(b.replicas, 1), id="producers"),
-        pytest.param(PartitionLog, "recovery_point", lambda b: b.replica_manager.checkpoints.write(), id="checkpoint"),
+        pytest.param(Leader, "is_settled", lambda b: b.replica_manager.check_lagging_followers(), id="followers"),
+        pytest.param(ProducerStates, "__len__", new_producers, id="new producers"),
+        pytest.param(ProducerStates, "__len__", too_many_producers, id="too many producers"),
         pytest.param(deletion, "is_start_unwritten", retain, id="retention"),
     ],
 )
 async def test_a_round_over_all_partitions_lets_others_run(
     owner: object, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await check_round(work, tmp_path, monkeypatch, owner, name)
+
+
+async def test_a_checkpoint_of_all_partitions_lets_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await check_round(
+        lambda b: b.replica_manager.checkpoints.write(), tmp_path, monkeypatch, PartitionLog, "recovery_point"
+    )
+
+
+async def check_round(work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Count the calls of a function, or the looks at a property, in each turn of the event loop."""
     for module, constant in SIZES:
         monkeypatch.setattr(module, constant, AT_ONCE)
     async with running(tmp_path) as broker, turns() as turn:
@@ -123,8 +138,43 @@ async def test_a_round_over_all_partitions_lets_others_run(
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, property(noted) if isinstance(known, property) else noted)
             await work(broker)
-        assert sum(done.values()) >= PARTITIONS
-        assert max(done.values()) <= 2 * AT_ONCE, "the end of a slice and the begin of the next may share a turn"
+        check_counts(done)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(lambda b: b.replica_manager._brokers_changed(), id="brokers"),
+        pytest.param(lambda b: b.replica_manager._take_roles(list(b.replicas)), id="roles"),
+        pytest.param(lambda b: b.replica_manager.topic_configs.apply({"large"}), id="settings"),
+    ],
+)
+async def test_a_round_over_all_leaders_lets_others_run(
+    work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them begins its work with a look at the clock."""
+    for module, constant in SIZES:
+        monkeypatch.setattr(module, constant, AT_ONCE)
+    system, done, working = SystemClock(), Counter[int](), False
+
+    def monotonic_ms() -> Millis:
+        if working and asyncio.current_task() is task:
+            done[turn()] += 1
+        return system.monotonic_ms()
+
+    clock: Any = SimpleNamespace(now=system.now, monotonic_ms=monotonic_ms)
+    task = asyncio.current_task()
+    async with running(tmp_path, clock=clock) as broker, turns() as turn:
+        assert (await create(broker, ["large"], partitions=PARTITIONS)).topics[0].error_code == ErrorCode.NONE
+        working = True
+        await work(broker)
+        working = False
+        check_counts(done)
+
+
+def check_counts(done: Counter[int]) -> None:
+    assert sum(done.values()) >= PARTITIONS
+    assert max(done.values()) <= 2 * AT_ONCE, "the end of a slice and the begin of the next may share a turn"
 
 
 async def test_an_election_for_all_partitions_becomes_commands_of_bounded_size(
@@ -212,14 +262,18 @@ async def test_proposals_for_many_partitions_are_commands_of_bounded_size() -> N
     """Every node decides a whole command in one step."""
     sizes: list[int] = []
     agreed: list[int] = []
+    leading = lead(lone_replica(), 1).leading
 
     class Led:
         def __init__(self, number: int) -> None:
             self.topic_partition, self.topic_id = TopicPartition("large", number), TopicId(b"t" * 16)
-            self.leading = object()
+            self.leading = leading
 
-        def proposal_agreed(self, leader: object, proposal: object) -> None:
+        def proposal_agreed(self, leader: Leader, proposal: ProposeIsr) -> None:
             agreed.append(self.topic_partition.partition)
+
+        def proposal_refused(self, leader: Leader, proposal: ProposeIsr, error: ErrorCode) -> None:
+            raise NotImplementedError
 
     async def submit(command: ChangePartitions) -> Decision[Any]:
         sizes.append(len(command.changes))
@@ -232,7 +286,7 @@ async def test_proposals_for_many_partitions_are_commands_of_bounded_size() -> N
         log = SimpleNamespace(submit=submit)
         proposals = IsrProposals(BrokerId(1), lambda: 1, log, SystemClock(), tasks)
         for number in range(1_000):
-            proposals.propose(Led(number), ProposeIsr(isr=(), leader_epoch=0, partition_epoch=0))  # type: ignore[arg-type]
+            proposals.propose(Led(number), ProposeIsr(isr=(), leader_epoch=0, partition_epoch=0))
     assert agreed == list(range(1_000))
     assert max(sizes) <= 250
 

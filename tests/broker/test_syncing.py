@@ -22,14 +22,18 @@ from kraftpy.types import TopicPartition
 BOUND_SECONDS = 20.0
 
 
-class Job(FlushJob):
-    """Syncs nothing; waits to be let go, or fails."""
+class Job:
+    """A `FlushJob` that syncs nothing; it waits to be let go, or fails."""
 
     def __init__(self, log: Log) -> None:
         disk = MemoryDisk()
-        super().__init__(disk.root, log.end_offset)
-        self.logs = [disk.root.open(f"{number}.log") for number in range(log.files)]
+        self._job = FlushJob(disk.root, log.end_offset)
+        self._job.logs = [disk.root.open(f"{number}.log") for number in range(log.files)]
         self.log = log
+        self.is_done = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
 
     def run(self) -> None:
         assert self.log.may_go_on.wait(BOUND_SECONDS)
@@ -62,7 +66,7 @@ class Log:
         self.end_offset += 1
         return self.end_offset
 
-    def begin_sync(self) -> FlushJob | None:
+    def begin_sync(self) -> Any:
         assert not self.is_under_way, "in two rounds at once"
         assert not self.is_taken
         if self.refusal is not None:

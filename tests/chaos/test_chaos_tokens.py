@@ -44,6 +44,11 @@ def fault(at: float, skew_ms: int) -> Step:
     return at, "fault", value, "info", {"process": "nemesis"}
 
 
+def several(at: float, *faults: Step) -> Step:
+    value = {"kind": "several", "settings": {"parts": [value for _, _, value, _, _ in faults]}}
+    return at, "fault", value, "info", {"process": "nemesis"}
+
+
 def end(at: float) -> Step:
     return step(at, "end-token", token=0, ends=int(at * SECOND))
 
@@ -82,6 +87,9 @@ RIGHT: dict[str, list[Step]] = {
     "a renewal": [create(1, 6), renew(5, 12), log_in(11, True)],
     "a renewal without an answer": [create(1, 6), renew(5, 0, "info"), log_in(25, True)],
     "a clock is wrong": [create(1, 6), fault(2, -4_000), log_in(9, True)],
+    "a clock is wrong, among other faults": [
+        *[create(1, 6), several(2, fault(2, -1_000), fault(2, -4_000)), log_in(9, True)],
+    ],
     "a broker lags behind the end": [create(1, 20), end(3), log_in(4, True)],
     "a token that was ended is refused": [create(1, 20), end(3), log_in(9, False, final=True)],
     "it may be over by the clock of the broker": [create(1, 9.5), log_in(9, False, final=True)],

@@ -472,7 +472,7 @@ def test_a_group_with_members_is_described_and_keeps_its_offsets(
         (row,) = rows(run("group", "describe", group))
         assert row["client"].startswith("kraftpy-consume@")
         refused = run("group", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute", status=1)
-        assert refused.stderr == f"kraftpy: group {group} has 1 members: stop them before resetting its offsets\n"
+        assert refused.stderr == f"kraftpy: group {group} has a member: stop it before resetting its offsets\n"
         assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
         member.send_signal(signal.SIGINT)
         member.communicate(timeout=SECONDS)

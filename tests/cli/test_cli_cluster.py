@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
@@ -22,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from kraftpy.cli import cli
 from kraftpy.client import BlockingAdmin, BlockingProducer
 from kraftpy.testing import Cluster, EmbeddedBroker
+from tests.waiting import known_topics
 
 BOUND_SECONDS = 60.0
 Run = Callable[..., Result]
@@ -174,7 +176,7 @@ def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: s
         missing = run("topic", "reassign", topic, "--brokers", "1,3", status=1)
         assert missing.stderr == "kraftpy: broker 3 is not alive\n"
         with BlockingAdmin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            (name,) = [part.topic_partition for part in admin.describe_topics([topic])[0].partitions]
+            (name,) = [part.topic_partition for part in known_topics(admin, topic)[topic].partitions]
             admin.alter_partition_reassignments({name: [1, 3]})
             move = admin.list_partition_reassignments([name])[name]
             assert (move.adding, move.removing) == ((3,), (2,))
@@ -358,11 +360,16 @@ async def test_aiokafkas_admin(cluster: Cluster, topic: str) -> None:
     await admin.start()
     try:
         await admin.create_topics([aiokafka.admin.NewTopic(topic, 3, 3)])
-        (told,) = await admin.describe_topics([topic])
+        async with asyncio.timeout(30):
+            while (told := (await admin.describe_topics([topic]))[0])["error_code"]:  # noqa: ASYNC110 - any broker answers
+                await asyncio.sleep(0.05)
         assert [sorted(part["replicas"]) for part in told["partitions"]] == [[1, 2, 3]] * 3
         brokers = (await admin.describe_cluster())["brokers"]
         assert sorted((broker["node_id"], broker["rack"]) for broker in brokers) == [(1, "a"), (2, "b"), (3, "c")]
         await admin.create_partitions({topic: aiokafka.admin.NewPartitions(4, [[3, 2, 1]])})
+        async with asyncio.timeout(30):
+            while len((await admin.describe_topics([topic]))[0]["partitions"]) < 4:  # noqa: ASYNC110 - any broker answers
+                await asyncio.sleep(0.05)
         (told,) = await admin.describe_topics([topic])
         assert {part["partition"]: part["replicas"] for part in told["partitions"]}[3] == [3, 2, 1]
     finally:

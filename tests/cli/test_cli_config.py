@@ -78,6 +78,8 @@ def test_lists_synonyms_and_documentation(kraftpy_server: EmbeddedBroker) -> Non
         "default_config:log.cleanup.policy=delete",
     ]
     assert found["documentation"]
+    (unused,) = described("broker:1", "-s", "background.threads", "--documentation", at=at)
+    assert unused["documentation"] == "Threads for odd jobs. (No effect in this broker.)"
     assert "cleanup.policy" in {each["setting"] for each in described("topic:listed", at=at)}
     assert "retention.ms" not in {each["setting"] for each in described("topic:listed", at=at)}
     assert len(described("topic:listed", "--all", at=at)) > 30

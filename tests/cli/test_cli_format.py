@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from click.testing import CliRunner, Result
 
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.bootstrap import read_bootstrap
+from kraftpy.broker.storage.first_voters import read_first_voters
 from kraftpy.cli import cli
 from kraftpy.cli.format import parse_scram
 from kraftpy.config import ConfigError
 from kraftpy.log.layout import read_meta_properties
 from kraftpy.metadata.credentials import Credentials
+from kraftpy.metadata.voters import VoterSet
 from kraftpy.security.failures import AuthenticationFailed
 from kraftpy.security.scram import MECHANISMS, ScramClient, ScramServer, salted_password
 
@@ -176,3 +179,160 @@ def test_mistakes_have_kafka_s_messages_and_nothing_is_written(tmp_path: Path, a
     assert done.exit_code == 1
     assert message in done.output
     assert not (tmp_path / "first").exists()
+
+
+# -- the first voters of a quorum (KIP-853)
+
+FIRST = "7@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,8@[::1]:9093:MvDxzVmcRsaTz33bUuRU6A"
+
+
+def write_controller(directory: Path, **settings: str) -> Path:
+    """Write the file of node 7, which is to find the quorum at an address."""
+    given = {
+        "node.id": "7",
+        "process.roles": "broker,controller",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+        "log.dirs": f"{directory}/first,{directory}/second",
+        **{name.replace("_", "."): text for name, text in settings.items()},
+    }
+    path = directory / "server.properties"
+    path.write_text("".join(f"{name}={text}\n" for name, text in given.items()))
+    return path
+
+
+def first_voters_in(directory: Path) -> VoterSet | None:
+    return read_first_voters(OsDirectory(directory / "first").child("metadata"))
+
+
+def directory_ids(directory: Path) -> list[str]:
+    read = [read_meta_properties(OsDirectory(directory / name)) for name in ("first", "second")]
+    return [properties["directory.id"] for properties in read if properties is not None]
+
+
+def test_a_standalone_controller_is_the_only_voter(tmp_path: Path) -> None:
+    done = kraftpy_format(write_controller(tmp_path), "--standalone")
+    assert done.exit_code == 0, done.output
+    first, second = directory_ids(tmp_path)
+    assert first != second
+    own = base64.urlsafe_b64decode(first + "==")
+    assert first_voters_in(tmp_path) == VoterSet({7: "127.0.0.1:9093"}, {7: own})
+    assert not (tmp_path / "second" / "metadata").exists()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "advertised", "host"),
+    [
+        ("CONTROLLER://:9093", None, socket.gethostname()),
+        ("CONTROLLER://0.0.0.0:9093", None, socket.gethostname()),
+        ("CONTROLLER://:9093", "PLAINTEXT://a:1,CONTROLLER://quorum-7:9193", "quorum-7:9193"),
+        ("CONTROLLER://[::1]:9093", None, "[::1]"),
+    ],
+)
+def test_the_address_of_a_standalone_controller(
+    tmp_path: Path, listeners: str, advertised: str | None, host: str
+) -> None:
+    settings = {"listeners": f"PLAINTEXT://127.0.0.1:9092,{listeners}"}
+    if advertised is not None:
+        settings["advertised.listeners"] = advertised
+    done = kraftpy_format(write_controller(tmp_path, **settings), "-s")
+    assert done.exit_code == 0, done.output
+    found = first_voters_in(tmp_path)
+    assert found is not None
+    assert found.addresses == {7: host if host.endswith("9193") else f"{host}:9093"}
+
+
+def test_initial_controllers_give_their_directories_their_ids(tmp_path: Path) -> None:
+    done = kraftpy_format(write_controller(tmp_path), "--initial-controllers", FIRST)
+    assert done.exit_code == 0, done.output
+    assert directory_ids(tmp_path)[0] == "JEXY6aqzQY-32P5TStzaFg"
+    found = first_voters_in(tmp_path)
+    assert found is not None
+    assert found.addresses == {7: "127.0.0.1:9093", 8: "[::1]:9093"}
+    assert found.directories[8] == base64.urlsafe_b64decode("MvDxzVmcRsaTz33bUuRU6A==")
+
+
+def test_without_initial_controllers_a_node_knows_no_voters(tmp_path: Path) -> None:
+    assert kraftpy_format(write_controller(tmp_path), "--no-initial-controllers").exit_code == 0
+    assert first_voters_in(tmp_path) == VoterSet({})
+
+
+def test_a_broker_keeps_no_voters(tmp_path: Path) -> None:
+    path = write_controller(tmp_path, process_roles="broker", listeners="PLAINTEXT://127.0.0.1:9092")
+    done = kraftpy_format(path, "--initial-controllers", FIRST)
+    assert done.exit_code == 0, done.output
+    assert "--initial-controllers has no effect: this node is not a controller" in done.output
+    assert directory_ids(tmp_path)[0] != "JEXY6aqzQY-32P5TStzaFg"
+    assert not (tmp_path / "first" / "metadata").exists()
+
+
+def test_a_node_of_configured_voters_is_formatted_as_before(tmp_path: Path) -> None:
+    path = write_controller(tmp_path, controller_quorum_voters="7@127.0.0.1:9093")
+    for arguments in ((), ("-N", "-g")):
+        assert kraftpy_format(path, *arguments).exit_code == 0
+        assert first_voters_in(tmp_path) is None
+
+
+NEITHER = (
+    "Because controller.quorum.voters is not set on this controller, you must specify one of the following: "
+    "--standalone, --initial-controllers, or --no-initial-controllers."
+)
+BOTH = (
+    "You cannot specify controller.quorum.voters and format the node with --initial-controllers or --standalone. If "
+    "you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+    "controller.quorum.bootstrap.servers instead."
+)
+VOTERS = {"controller_quorum_voters": "7@127.0.0.1:9093"}
+BROKER = {"process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "message"),
+    [
+        ({}, (), NEITHER),
+        (VOTERS, ("--standalone",), BOTH),
+        (VOTERS, ("--initial-controllers", FIRST), BOTH),
+        (BROKER, ("--standalone",), "You can only use --standalone on a controller."),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9092"}, ("--standalone",), "No controller listeners found."),
+        (
+            {"controller_quorum_bootstrap_servers": ""},
+            ("--no-initial-controllers",),
+            "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of bootstrap "
+            "controllers or controller.quorum.voters must contain a parseable set of controllers.",
+        ),
+        ({}, ("-I", ""), "No voters given."),
+        ({}, ("-I", "7"), "No @ found in dynamic voter string."),
+        ({}, ("-I", "@a"), "Invalid @ at beginning of dynamic voter string."),
+        ({}, ("-I", "x@a"), "Failed to parse node id in dynamic voter string."),
+        ({}, ("-I", "-1@a:1:x"), "Invalid negative node id -1 in dynamic voter string."),
+        ({}, ("-I", "7@"), "No hostname found after node id."),
+        ({}, ("-I", "7@[::1"), "Hostname began with left bracket, but no right bracket was found."),
+        ({}, ("-I", "7@a"), "No colon following hostname could be found."),
+        ({}, ("-I", "7@[::1]9093"), "Port section must start with a colon."),
+        ({}, ("-I", "7@a:1"), "No colon following port could be found."),
+        ({}, ("-I", "7@a:x:y"), "Failed to parse port in dynamic voter string."),
+        ({}, ("-I", "7@a:65536:y"), "Invalid port 65536 in dynamic voter string."),
+        ({}, ("-I", "7@a:1:y"), "Failed to parse directory ID in dynamic voter string."),
+        ({}, ("-I", f"7@a:1:{'A' * 22}"), "Failed to parse directory ID in dynamic voter string."),
+        ({}, ("-I", f"{FIRST},7@b:1:JEXY6aqzQY-32P5TStzaFg"), "Node id 7 was specified more than once."),
+    ],
+)
+def test_kafkas_messages_about_first_voters(
+    tmp_path: Path, settings: dict[str, str], arguments: tuple[str, ...], message: str
+) -> None:
+    done = kraftpy_format(write_controller(tmp_path, **settings), *arguments)
+    assert done.exit_code == 1
+    assert message in done.output
+    assert not (tmp_path / "first").exists()
+
+
+def test_one_of_the_three_options_is_given(tmp_path: Path) -> None:
+    done = kraftpy_format(write_controller(tmp_path), "--standalone", "-I", FIRST)
+    assert done.exit_code == 2
+    assert "argument --initial-controllers/-I: not allowed with argument --standalone/-s" in done.output
+
+
+def test_a_random_id_can_be_that_of_a_cluster_or_a_directory() -> None:
+    ids = {CliRunner().invoke(cli, ["format", "--random-uuid"]).output.strip() for _ in range(3)}
+    assert len(ids) == 3
+    assert all(len(base64.urlsafe_b64decode(each + "==")) == 16 for each in ids)

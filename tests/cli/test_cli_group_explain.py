@@ -6,12 +6,14 @@ The test of lost leaders has its own cluster, whose nodes it kills.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupTopicPartitions as Owned
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kraftpy.testing import Cluster
@@ -38,6 +41,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
     "group.consumer.heartbeat.interval.ms": "5000",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -48,20 +52,33 @@ Explain = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(settings=SETTINGS) as made:
+        with connect(made.bootstrap) as connection:
+            _until(lambda: _coordinates(connection))
         yield made
         assert "Traceback" not in made.log_text
 
 
-def explained(bootstrap: str, group: str, *options: object, status: int = 1) -> list[dict[str, Any]]:
+def _coordinates(connection: socket.socket) -> bool:
+    """Whether the broker coordinates groups, once it was asked who does."""
+    wanted = FindCoordinatorRequest(key_type=0, coordinator_keys=["any"])
+    (found,) = ask(connection, ApiKey.FIND_COORDINATOR, 4, wanted).coordinators
+    is_ready: bool = found.error_code == ErrorCode.NONE
+    return is_ready
+
+
+def explained(bootstrap: str, group: str, *options: object, status: int | None = 1) -> list[dict[str, Any]]:
+    """The rows that the command prints; `status` None: with whatever exit status they have."""
     arguments = ["group", "explain", group, "--format", "json", "--watch", "1", *map(str, options)]
     result = CliRunner().invoke(cli, arguments, env={"KRAFTPY_BOOTSTRAP_SERVERS": bootstrap})
-    assert result.exit_code == status, (result.output, result.exception)
+    has_stopped = any(json.loads(line)["stops"] for line in result.stdout.splitlines())
+    expected = int(has_stopped) if status is None else status
+    assert result.exit_code == expected, (result.output, result.exception)
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture
 def explain(broker: EmbeddedBroker) -> Explain:
-    def explain(group: str, *options: object, status: int = 1) -> list[dict[str, Any]]:
+    def explain(group: str, *options: object, status: int | None = 1) -> list[dict[str, Any]]:
         return explained(broker.bootstrap, group, *options, status=status)
 
     return explain
@@ -91,7 +108,7 @@ def _produce(bootstrap: str, topic: str, count: int, partition: int = 0) -> None
         producer.flush()
 
 
-def _consumer(bootstrap: str, group: str, topic: str) -> confluent_kafka.Consumer:
+def _consumer(bootstrap: str, group: str, topic: str, **options: object) -> confluent_kafka.Consumer:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -99,6 +116,7 @@ def _consumer(bootstrap: str, group: str, topic: str) -> confluent_kafka.Consume
             "client.id": "reader",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **{name.replace("_", "."): value for name, value in options.items()},
         }
     )
     consumer.subscribe([topic])
@@ -193,9 +211,11 @@ def test_an_open_transaction_holds_readers(
     _produce(broker.bootstrap, topic, 2)
     with BlockingProducer(bootstrap_servers=broker.bootstrap, transactional_id="open") as producer:
         producer.init_transactions()
+        before_ms = _now_ms()
         producer.begin_transaction()
-        producer.send(topic, b"uncommitted")
+        producer.send(topic, b"uncommitted", timestamp_ms=before_ms - 3_600_000)  # since when is not the record's time
         producer.flush()
+        after_ms = _now_ms()
         admin.alter_group_offsets("held", {TopicPartition(topic, 0): 2})
         held = [row for row in explain("held") if row["cause"] == "open-transaction"]
         admin.alter_group_offsets("not-there", {TopicPartition(topic, 0): 0})
@@ -205,6 +225,15 @@ def test_an_open_transaction_holds_readers(
     assert held[0]["details"]["transactional_id"] == "open"
     assert held[0]["details"]["start_offset"] == 2
     assert "transactional id open, producer " in held[0]["explanation"]
+    for row in held + coming:
+        assert before_ms <= row["details"]["since_ms"] <= after_ms
+        said = re.search(r"open from offset 2 since (\S+), ", row["explanation"])
+        assert said is not None, row
+        assert datetime.fromisoformat(said[1]).timestamp() == row["details"]["since_ms"] // 1000
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def test_a_member_that_does_not_advance(explain: Explain, broker: EmbeddedBroker, topic: str) -> None:
@@ -215,6 +244,113 @@ def test_a_member_that_does_not_advance(explain: Explain, broker: EmbeddedBroker
     assert row["partition"] == f"{topic}-0"
     assert row["member"].startswith("reader-")
     assert "polls too rarely" in row["explanation"]
+
+
+def test_a_member_that_stands_still_at_one_partition(
+    explain: Explain, admin: BlockingAdmin, broker: EmbeddedBroker
+) -> None:
+    """It cannot process the next record of one partition, waits there, and goes on with the other."""
+    name = _topic(admin, 2)
+    for partition in (0, 1):
+        _produce(broker.bootstrap, name, 5, partition)
+    end, ready = threading.Event(), threading.Event()
+
+    def read() -> None:
+        consumer = _consumer(broker.bootstrap, "picky", name)
+        while not end.is_set():
+            message = consumer.poll(0.05)
+            if message is None or message.error() is not None:
+                continue
+            place = confluent_kafka.TopicPartition(name, message.partition(), message.offset())
+            if message.partition() == 0:
+                consumer.seek(place)
+                consumer.pause([place])
+                continue
+            _produce(broker.bootstrap, name, 1, 1)  # there is always more to read
+            place.offset += 1
+            consumer.commit(offsets=[place], asynchronous=False)
+            ready.set()
+        consumer.close()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert ready.wait(BOUND_SECONDS)
+        (row,) = explain("picky", "--watch", "3", status=0)
+    finally:
+        end.set()
+        thread.join(BOUND_SECONDS)
+    assert (row["cause"], row["stops"]) == ("partition-does-not-advance", False)
+    assert row["partition"] == f"{name}-0"
+    assert row["member"].startswith("reader-")
+    assert row["details"]["partitions"] == [f"{name}-0"]
+    assert row["details"]["lag"] == 5
+    assert f"though it does read {name}-1: it is busy with those" in row["explanation"]
+
+
+def test_a_member_that_exceeds_its_poll_interval(
+    explain: Explain, admin: BlockingAdmin, broker: EmbeddedBroker, topic: str
+) -> None:
+    """While it is a member, it does not advance; when max.poll.interval.ms has ended its membership, there is none."""
+    _produce(broker.bootstrap, topic, 5)
+    consumer = _consumer(broker.bootstrap, "slow-poller", topic, session_timeout_ms=8_000, max_poll_interval_ms=8_000)
+    try:
+        _until(lambda: consumer.poll(0.1) is not None)  # it has a record to process, and never comes back
+        (row,) = explain("slow-poller")
+        assert row["cause"] == "member-does-not-advance"
+        assert "polls too rarely (max.poll.interval.ms will end its membership)" in row["explanation"]
+        _until(lambda: admin.describe_groups(["slow-poller"])["slow-poller"].state == "Empty")
+        (row,) = explain("slow-poller")
+        assert row["cause"] == "no-members"
+        assert "no consumer with group.id=slow-poller runs" in row["explanation"]
+        error = consumer.poll(BOUND_SECONDS).error()
+        assert error is not None
+        assert error.code() == confluent_kafka.KafkaError._MAX_POLL_EXCEEDED
+    finally:
+        consumer.close()
+
+
+def test_a_rebalance_loop_of_a_member_that_exceeds_its_poll_interval(
+    explain: Explain, admin: BlockingAdmin, broker: EmbeddedBroker
+) -> None:
+    """It leaves whenever it takes too long for what it read, and comes back with its next poll."""
+    name = _topic(admin, 2)
+    end = threading.Event()
+
+    def poll_rarely() -> None:
+        options = {"session_timeout_ms": 2_000, "max_poll_interval_ms": 2_000, "heartbeat_interval_ms": 500}
+        consumer = _consumer(broker.bootstrap, "looping", name, client_id="rare", **options)
+        with BlockingAdmin(bootstrap_servers=broker.bootstrap) as own:
+
+            def is_member() -> bool:
+                members = own.describe_groups(["looping"])["looping"].members
+                return end.is_set() or any(member.client_id == "rare" for member in members)
+
+            while not end.is_set():
+                while not (consumer.assignment() or end.is_set()):
+                    consumer.poll(0.05)
+                _until(lambda: not is_member() or end.is_set())  # without a poll
+                consumer.poll(0)  # tells that it is no member any more
+        consumer.close()
+
+    with _reading(_consumer(broker.bootstrap, "looping", name)):
+        thread = threading.Thread(target=poll_rarely)
+        thread.start()
+        try:
+            found: dict[str, Any] = {}
+            for watched_s in (12, 24, 40):  # on a busy machine, a round takes its time
+                rows = explain("looping", "--watch", str(watched_s), status=None)
+                loops = [row for row in rows if row["cause"] == "rebalance-loop"]
+                found = next((row for row in loops if "rare@127.0.0.1 left and came back" in row["explanation"]), {})
+                if found:
+                    break
+        finally:
+            end.set()
+            thread.join(BOUND_SECONDS)
+    assert found, rows
+    assert "longer than max.poll.interval.ms between two polls" in found["explanation"]
+    assert found["details"]["left"]["rare@127.0.0.1"] >= 1
+    assert "reader@127.0.0.1" not in found["details"]["left"]
 
 
 def test_more_members_than_partitions_and_one_without_member(
@@ -427,11 +563,14 @@ def test_leaders_that_are_gone(tmp_path: Path) -> None:
             _until(lambda: admin.describe_topics(["away"])[0].partitions[0].leader < 0)
         row = next(row for row in explained(bootstrap, "g") if row["cause"] == "partition-without-leader")
         assert row["partition"] == "away-0"
-        assert f"on brokers {away}, of which {away} are not alive" in row["explanation"]
+        assert f"its only replica is on broker {away}, which is not alive" in row["explanation"]
         cluster.start(away)
         cluster.kill(home)
         with BlockingAdmin(bootstrap_servers=bootstrap) as admin:
             _until(lambda: admin.describe_topics(["__consumer_offsets"])[0].partitions[0].leader < 0)
         (row,) = explained(bootstrap, "g")
         assert row["cause"] == "coordinator-not-available"
-        assert f"__consumer_offsets-0, has no leader: its replicas are on brokers {home}" in row["explanation"]
+        assert (
+            f"__consumer_offsets-0, has no leader: its only replica is on broker {home}, which is not alive"
+            in row["explanation"]
+        )

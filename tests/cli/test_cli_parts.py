@@ -139,6 +139,18 @@ def test_rows_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr() == ("", "no topics\n")
 
 
+def test_a_long_cell_begins_beside_the_others_of_its_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_rows([{"cause": "stuck", "per_second": 3, "explanation": "begins " + "and goes on " * 10}], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["per"]
+    assert lines[1].split() == ["cause", "second", "explanation"]
+    assert lines[2].split()[:4] == ["stuck", "3", "begins", "and"]
+    assert len(lines) > 4
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [

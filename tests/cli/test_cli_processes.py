@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
@@ -250,6 +251,29 @@ def test_they_have_one_log_and_one_health(start: Start, quorum: str) -> None:
     of_second = [(each["level"], each["message"]) for each in lines if each.get("node") == 2]
     assert of_second[0] == ("ERROR", "node 2 was killed by SIGKILL; it starts again in 1 s")
     assert of_second[-1] == ("INFO", "node 2 is ready again")
+
+
+def test_the_log_of_each_one_s_console_names_it(start: Start, quorum: str) -> None:
+    first = next(ports_in_a_row(2))
+    consoles = (f"kraftpy.console.listener={HOST}:{first}", "kraftpy.console.allow.changes=true")
+    host = start(2, quorum, *consoles)
+    host.wait_ready()
+
+    def is_refused(node: int) -> bool:
+        request = urllib.request.Request(f"http://{HOST}:{first + node - 1}/topic/delete", data=b"name=a")
+        try:
+            urllib.request.urlopen(request, timeout=SECONDS)
+        except urllib.error.HTTPError as error:
+            return error.code == 403
+        except OSError:  # not there yet
+            return False
+        return False
+
+    for node in (1, 2):
+        eventually(lambda node=node: is_refused(node))
+        line = rf"^\S+ \S+ INFO node {node} kafka\.authorizer\.logger: {{.*POST /topic/delete"
+        eventually(lambda line=line: re.search(line, host.log.read_text(), re.MULTILINE))
+    assert host.stop() == 0
 
 
 def test_tools_and_monitors_see_each_of_them(start: Start, quorum: str) -> None:

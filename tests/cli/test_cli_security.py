@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -28,7 +29,7 @@ def servers() -> Iterator[tuple[str, str]]:
 
 
 def kraftpy(*arguments: str, at: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "-b", at], input=given)
+    return CliRunner(env={"COLUMNS": "120"}).invoke(cli, [*arguments, "-b", at], input=given)
 
 
 def properties(directory: Path, password: str, **more: str) -> str:
@@ -43,6 +44,26 @@ def properties(directory: Path, password: str, **more: str) -> str:
     return str(path)
 
 
+def commands_of(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command under a group, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands_of(found, *path, name)
+
+
+def test_each_command_that_connects_takes_a_client_s_settings() -> None:
+    """A command without `--command-config` could not log in at a cluster with SASL."""
+    options = {path: {word for each in found.params for word in each.opts} for path, found in commands_of(cli)}
+    connecting = {path for path, words in options.items() if "--bootstrap-server" in words}
+    assert {"topic list", "consume", "ping", "acl add", "quota set", "token create"} <= connecting
+    assert {path for path in connecting if "--command-config" not in options[path]} == set()
+
+
 def test_a_user_is_made_gets_in_and_is_removed(servers: tuple[str, str], tmp_path: Path) -> None:
     plain, sasl = servers
     assert kraftpy("user", "list", at=plain).output == ""
@@ -52,6 +73,14 @@ def test_a_user_is_made_gets_in_and_is_removed(servers: tuple[str, str], tmp_pat
     assert [json.loads(line) for line in kraftpy("user", "list", "dora", at=plain).output.splitlines()] == [
         {"user": "dora", "mechanism": "SCRAM-SHA-256", "iterations": 4096},
         {"user": "dora", "mechanism": "SCRAM-SHA-512", "iterations": 4096},
+    ]
+    as_json = kraftpy("user", "list", "dora", "--format", "json", at=plain).output
+    assert as_json.splitlines()[0] == '{"user":"dora","mechanism":"SCRAM-SHA-256","iterations":4096}'
+    table = kraftpy("user", "list", "dora", "--format", "table", at=plain).output
+    assert [line.split() for line in table.splitlines()] == [
+        ["user", "mechanism", "iterations"],
+        ["dora", "SCRAM-SHA-256", "4096"],
+        ["dora", "SCRAM-SHA-512", "4096"],
     ]
     config = ("--command-config", properties(tmp_path, "a b=c"))
     for command in (

@@ -43,7 +43,7 @@ def properties(path: Path, mechanism: str, jaas: str) -> str:
 
 
 def kraftpy(*arguments: str, at: str, config: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "-b", at, "--command-config", config])
+    return CliRunner(env={"COLUMNS": "160"}).invoke(cli, [*arguments, "-b", at, "--command-config", config])
 
 
 def test_a_token_is_made_gets_in_is_renewed_and_removed(server: str, alice: str, tmp_path: Path) -> None:
@@ -55,7 +55,12 @@ def test_a_token_is_made_gets_in_is_renewed_and_removed(server: str, alice: str,
     assert made["expires"] == made["expires_at_most"] == made["issued"] + 50_000
     listed = kraftpy("token", "list", "User:alice", at=server, config=alice)
     assert made in [json.loads(line) for line in listed.stdout.splitlines()]
-    assert password not in listed.output
+    assert kraftpy("token", "list", "User:alice", "--format", "json", at=server, config=alice).stdout == listed.stdout
+    table = kraftpy("token", "list", "User:alice", "--format", "table", at=server, config=alice)
+    *heading, row = [line.split() for line in table.stdout.splitlines() if "token" in line or token_id in line]
+    assert heading == [["token", "owner", "requester", "renewers", "issued", "expires", "most"]]
+    assert row == [str(each) for each in {**made, "renewers": "User:bob"}.values()]
+    assert password not in listed.output + table.output
     assert kraftpy("token", "list", "User:nobody", at=server, config=alice).stdout == ""
     jaas = f'{SCRAM} required username="{token_id}" password="{password}" tokenauth="true";'
     bearer = properties(tmp_path / "bearer", "SCRAM-SHA-512", jaas)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from kraftpy.client.admin.model import GroupDescription, GroupMember
 from kraftpy.client.model import PartitionInfo
-from kraftpy.diagnosis.group_causes import Observed, OpenTransaction, Place, causes
+from kraftpy.diagnosis.group_causes import Observed, OpenTransaction, Place, Refusal, causes
+from kraftpy.diagnosis.observing import _refusals
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
@@ -82,6 +84,85 @@ def test_a_member_is_not_blamed_without_cause() -> None:
     assert _found(replace(seen, looks=[earlier, STABLE])) == []  # it owns the partition only since then
     nothing = {PARTITION: Place(committed=5, first=0, stable=5, end=5)}
     assert _found(replace(seen, before=nothing)) == []  # there was nothing to read
+
+
+def test_a_member_that_reads_other_partitions_is_not_stuck() -> None:
+    second = TopicPartition("t", 1)
+    owner = replace(MEMBER, partitions=(PARTITION, second))
+    look = replace(STABLE, members=(owner,))
+    waits, reads = Place(committed=5, first=0, stable=9, end=9), Place(committed=2, first=0, stable=9, end=9)
+    seen = replace(
+        SEEN,
+        looks=[look, look],
+        before={PARTITION: waits, second: reads},
+        after={PARTITION: waits, second: replace(reads, committed=6)},
+        partitions={**LED, second: replace(LED[PARTITION], partition=1)},
+    )
+    (cause,) = causes(seen)
+    assert (cause.name, cause.stops, cause.partition) == ("partition-does-not-advance", False, PARTITION)
+    assert "has 4 offsets to read in t-0, but did not move in 10 s, though it does read t-1" in cause.text
+    (cause,) = causes(replace(seen, after=seen.before))
+    assert (cause.name, cause.stops, cause.partition) == ("member-does-not-advance", True, None)
+    assert "has 11 offsets to read in t-0, t-1" in cause.text
+    assert "or has died (session.timeout.ms will end its membership)" in cause.text
+
+
+@pytest.mark.parametrize(
+    ("replicas", "alive", "words"),
+    [
+        ((1,), {2}, "its only replica is on broker 1, which is not alive"),
+        ((1,), {1}, "its only replica is on broker 1, which is alive, but may not lead it"),
+        ((1, 2), {1, 2}, "its replicas are on brokers 1, 2, which are alive, but none of them may lead it"),
+        ((1, 2), {1}, "its replicas are on brokers 1, 2, of which 2 is not alive"),
+        ((1, 2), {3}, "its replicas are on brokers 1, 2, none of which is alive"),
+        ((1, 2, 3), {3}, "its replicas are on brokers 1, 2, 3, of which 1, 2 are not alive"),
+    ],
+)
+def test_why_a_partition_has_no_leader(replicas: tuple[int, ...], alive: set[int], words: str) -> None:
+    led_by_nobody = {PARTITION: PartitionInfo(topic="t", partition=0, leader=-1, replicas=replicas)}
+    place = {PARTITION: Place(committed=5)}
+    seen = replace(SEEN, before=place, after=place, partitions=led_by_nobody, alive=frozenset(alive))
+    (cause,) = causes(seen)
+    assert cause.text == f"t-0 has no leader: {words}; nobody can read it"
+
+
+def test_rights_that_cannot_be_seen_are_no_rights_that_are_there() -> None:
+    assert _found(replace(SEEN, principal="User:app")) == []
+    (cause,) = causes(replace(SEEN, principal="User:app", refusals=None))
+    assert (cause.name, cause.stops) == ("not-allowed-to-look", False)
+    assert cause.text.endswith("so it is not known which rights User:app has")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.SECURITY_DISABLED, []),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
+        (ErrorCode.REQUEST_TIMED_OUT, None),
+    ],
+)
+async def test_without_an_authorizer_everyone_has_all_rights(code: ErrorCode, expected: list[Refusal] | None) -> None:
+    class Refusing:
+        async def describe_acls(self) -> None:
+            raise KafkaError(code)
+
+    found = await _refusals(Refusing(), "g", frozenset({"t"}), "User:app", "", None)  # type: ignore[arg-type]
+    assert found == expected
+
+
+def test_when_a_transaction_ends_by_itself() -> None:
+    opened = OpenTransaction(
+        producer_id=7, producer_epoch=0, start_offset=6, last_timestamp_ms=1_700_000_000_000, transactional_id="slow",
+        started_at_ms=1_700_000_000_000, timeout_ms=60_000,
+    )  # fmt: skip
+    place = {PARTITION: Place(committed=6, first=0, stable=6, end=9)}
+    seen = replace(SEEN, before=place, after=place, transactions={PARTITION: [opened]})
+    (cause,) = causes(seen)
+    ends = datetime.fromtimestamp(1_700_000_060, UTC).astimezone().isoformat()
+    assert cause.text.endswith(f"transactional id slow, producer 7; transaction.timeout.ms ends it at {ends}")
+    hangs = replace(opened, transactional_id=None)
+    (cause,) = causes(replace(seen, transactions={PARTITION: [hangs]}))
+    assert "transaction.timeout.ms" not in cause.text
 
 
 def test_subscriptions_that_change_are_a_loop_without_leavers() -> None:

@@ -710,3 +710,18 @@ async def test_a_reader_is_told_of_a_response_above_its_limit(bootstrap: str, to
             list(reader.read(partition, 0, 1))
 
     await asyncio.to_thread(read)
+
+
+async def test_topics_that_are_asked_for_do_not_wait_for_a_pause(bootstrap: str, topic: str) -> None:
+    """The pauses between rounds of metadata are for failures, and for metadata that may change."""
+    patient = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics([NewTopic(name=f"{topic}-2", num_partitions=1)])
+    async with Producer(bootstrap_servers=bootstrap, **patient) as producer, asyncio.timeout(30):
+        for name in (topic, f"{topic}-2"):
+            await producer.send_and_wait(name, b"v", partition=0)
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **patient) as consumer:
+        for name in (topic, f"{topic}-2"):
+            consumer.assign([TopicPartition(name, 0)])
+            consumer.seek(TopicPartition(name, 0), 0)
+            assert [record.value for record in await read(consumer, 1)] == [b"v"]

@@ -1,4 +1,4 @@
-"""What clients measure of themselves, its names, and the endpoint that shows it."""
+"""The metrics of clients, their names, and the endpoint that shows them."""
 
 from __future__ import annotations
 

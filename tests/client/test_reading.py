@@ -120,7 +120,7 @@ def test_aborted_transactions_and_markers_are_passed_over() -> None:
     committed.seek(0)
     committed.received(log, [(7, 0)])
     assert drain(committed) == [2, 3, 5, 6]
-    assert (committed.position, committed.done) == (9, 2)  # what was aborted before the first record is finished
+    assert (committed.position, committed.done) == (9, 2)  # records aborted before the first one are finished
     uncommitted = PartitionReader(T0)
     uncommitted.seek(0)
     uncommitted.received(log, None)

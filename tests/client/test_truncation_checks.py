@@ -10,6 +10,7 @@ import pytest
 from kraftpy.client.consumer.fetcher import Fetcher
 from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
+from kraftpy.client.options import ConsumerOptions
 from kraftpy.types import TopicPartition
 
 NAME = TopicPartition("t", 0)
@@ -37,7 +38,7 @@ async def _checked(position: int, moves_to: tuple[int, int] | None) -> Partition
 
     metadata = SimpleNamespace(partition=lambda name: SimpleNamespace(leader_epoch=3))
     cluster: Any = SimpleNamespace(metadata=metadata, connect=connect, want=lambda topics: None)
-    options: Any = SimpleNamespace(isolation=0, reset=None)
+    options = ConsumerOptions()
     fetcher = Fetcher(cluster, options, None, lambda: None, ConsumerMetrics("test", tuple))
     fetcher.add([NAME])
     reader = fetcher.readers[NAME]
@@ -77,6 +78,7 @@ class _Cluster:
         self.connected_to: list[int] = []
         self.topics = {"t": SimpleNamespace(topic_id=bytes(16))}
         self.metadata = self
+        self.nodes: dict[int, object] = {}
         self.tasks = SimpleNamespace(spawn=lambda coroutine, name: coroutine.close())
         self.runtime = SimpleNamespace(monotonic_ms=lambda: 1000.0)
 
@@ -95,9 +97,7 @@ class _Cluster:
 
 def _reading(place: int, epoch: int) -> tuple[Fetcher, _Cluster, PartitionReader]:
     cluster: Any = _Cluster()
-    options: Any = SimpleNamespace(
-        isolation=0, reset=None, fetch_max_bytes=1000, max_partition_fetch_bytes=1000, retry_backoff_ms=100
-    )
+    options = ConsumerOptions(fetch_max_bytes=1000, max_partition_fetch_bytes=1000)
     fetcher = Fetcher(cluster, options, None, lambda: None, ConsumerMetrics("test", tuple))
     fetcher.add([NAME])
     reader = fetcher.readers[NAME]

@@ -15,6 +15,7 @@ import pytest
 
 from kraftpy.client import Admin, BlockingAdmin, BlockingConsumer, BlockingProducer, NewTopic, Producer
 from kraftpy.testing import BrokerDied, Cluster
+from tests.waiting import known_topics
 
 BOUND_SECONDS = 20.0
 
@@ -29,7 +30,7 @@ def test_three_brokers_serve_and_know_each_other() -> None:
         assert cluster.quorum_leader() in cluster.controllers
         with BlockingAdmin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name="events")])
-            (topic,) = admin.describe_topics(["events"])
+            topic = known_topics(admin, "events")["events"]
             assert len(topic.partitions) == 5
             assert all(len(partition.replicas) == 3 for partition in topic.partitions)
         cluster.wait_in_sync()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +17,13 @@ from broker_wire import connect, is_closed, read_exactly
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
+from kraftpy.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
-from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
@@ -28,12 +32,18 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from kraftpy.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kraftpy.testing import Cluster
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(120)]
 
 BROKERS, CONTROLLERS = 1, 2
+DYNAMIC_BROKER, STATIC, DEFAULT = 2, 4, 5
+"""Sources of settings (DescribeConfigs)."""
 OF_KAFKA = {*range(17, 21), *range(29, 34), *range(36, 42), *range(43, 47), *range(49, 52), 55, 57, 60, 64, 80, 81, 94}
 """The APIs of Kafka 4.4.0's controller listener, less those between nodes and those that kraftpy has nowhere."""
 
@@ -136,6 +146,32 @@ def test_any_controller_changes_the_cluster(cluster: Cluster) -> None:
         assert [(each.name, each.value) for each in found.configs] == [("retention.ms", "1234")]
 
 
+def moving(cluster: Cluster) -> list[Any]:
+    """The topics whose replicas are on the move, as each controller lists them."""
+    request = ListPartitionReassignmentsRequest()
+    answers = [ask(each, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, request) for each in addresses(cluster).values()]
+    return [topic for answer in answers for topic in answer.topics]
+
+
+def test_any_controller_moves_replicas_changes_features_and_unregisters(cluster: Cluster) -> None:
+    for node, address in addresses(cluster).items():
+        name = f"moved-by-{node}"
+        placed = CreatableReplicaAssignment(partition_index=0, broker_ids=[cluster.brokers[0]])
+        topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[placed])
+        (made,) = ask(address, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic], timeout_ms=20_000)).topics
+        assert made.error_code == ErrorCode.NONE
+        partition = ReassignablePartition(partition_index=0, replicas=[cluster.brokers[1]])
+        move = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=[partition])])
+        begun = ask(address, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, move)
+        assert [each.error_code for each in begun.responses[0].partitions] == [ErrorCode.NONE]
+        eventually(lambda: not moving(cluster))
+        update = FeatureUpdateKey(feature="group.version", max_version_level=1)
+        told = ask(address, ApiKey.UPDATE_FEATURES, 1, UpdateFeaturesRequest(feature_updates=[update]))
+        assert (told.error_code, told.error_message) == (ErrorCode.NONE, None)
+        gone = ask(address, ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=77))
+        assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
 def test_the_quorum_describes_itself(cluster: Cluster) -> None:
     topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
     known = addresses(cluster)
@@ -188,7 +224,7 @@ def test_the_nodes_are_still_one_cluster(cluster: Cluster) -> None:
 
 
 def test_a_controller_s_own_settings_are_changed_and_told(cluster: Cluster) -> None:
-    """Also of a controller that is no broker, and is registered nowhere."""
+    """A controller that is no broker, and is registered nowhere, tells its settings and their sources, too."""
     for node, address in addresses(cluster).items():
         setting = AlterableConfig(name="message.max.bytes", value=f"{100_000 + node}", config_operation=0)
         resource = AlterConfigsResource(resource_type=4, resource_name=str(node), configs=[setting])
@@ -196,11 +232,16 @@ def test_a_controller_s_own_settings_are_changed_and_told(cluster: Cluster) -> N
         answer = ask(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0]
         assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
         asked = DescribeConfigsResource(
-            resource_type=4, resource_name=str(node), configuration_keys=["message.max.bytes"]
+            resource_type=4,
+            resource_name=str(node),
+            configuration_keys=["message.max.bytes", "node.id", "num.partitions"],
         )
-        deadline = time.monotonic() + 20
-        while True:
+
+        def told(address: str = address, asked: DescribeConfigsResource = asked) -> dict[str, tuple[str, int]]:
             found = ask(address, ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=[asked])).results[0]
-            if [config.value for config in found.configs] == [f"{100_000 + node}"]:
-                break
-            assert time.monotonic() < deadline, found
+            return {each.name: (each.value, each.config_source) for each in found.configs}
+
+        changed = (setting.value, DYNAMIC_BROKER)
+        eventually(lambda changed=changed, told=told: told()["message.max.bytes"] == changed)
+        assert told()["node.id"] == (str(node), STATIC)
+        assert told()["num.partitions"] == ("1", DEFAULT)

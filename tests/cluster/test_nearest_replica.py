@@ -1,4 +1,4 @@
-"""A consumer reads from the replica in its rack (KIP-392), as librdkafka does it, and from the leader once that replica
+"""Consumers read from the replica in their rack (KIP-392), librdkafka's and ours, and from the leader once that replica
 is gone.
 """
 
@@ -7,14 +7,18 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kraftpy.client import BlockingConsumer
+from kraftpy.client.metrics import Metrics
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.testing import Cluster
+from kraftpy.types import TopicPartition as Partition
 
 BOUND_SECONDS = 30.0
 RACKS = ["north", "east", "south"]
@@ -30,10 +34,11 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def produce(cluster: Cluster, values: list[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+def produce(cluster: Cluster, values: list[bytes], topic: str = "far") -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "batch.num.messages": 5, "log_level": 0}
+    producer = Producer(settings)
     for value in values:
-        producer.produce("far", value, partition=0)
+        producer.produce(topic, value, partition=0)
     assert producer.flush(BOUND_SECONDS) == 0
 
 
@@ -117,3 +122,90 @@ def test_it_goes_back_to_the_leader_when_that_replica_is_gone(cluster: Cluster) 
     reader.consumer.close()
     cluster.start(node)
     cluster.wait_in_sync()
+
+
+# --- our own readers --------------------------------------------------------------------------------------------------
+
+COUNT, SIZE = 300, 10_000
+Read = Callable[[Cluster, str], Iterator[tuple[int, Metrics]]]
+
+
+def consume(cluster: Cluster, rack: str) -> Iterator[tuple[int, Metrics]]:
+    """Read with a consumer; yield how many records have come, and its metrics."""
+    with BlockingConsumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        client_rack=rack,
+        max_partition_fetch_bytes=5 * SIZE,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        consumer.assign([Partition("wide", 0)])
+        have = 0
+        while True:
+            have += sum(map(len, consumer.getmany(timeout_ms=200, max_records=5).values()))
+            yield have, consumer.metrics()
+
+
+def read_range(cluster: Cluster, rack: str) -> Iterator[tuple[int, Metrics]]:
+    """Read a range of offsets; yield how many records have come, and the reader's metrics."""
+    with RangeReader(
+        cluster.bootstrap_servers, client_rack=rack, client_id=rack, max_partition_fetch_bytes=5 * SIZE
+    ) as reader:
+        for chunk in reader.read(Partition("wide", 0), 0, COUNT):
+            yield chunk.end_offset, reader.metrics()
+
+
+def bytes_by_node(cluster: Cluster, metrics: Metrics) -> dict[int, float]:
+    """The bytes received from each node."""
+    addresses = cluster.bootstrap_servers.split(",")
+    found: dict[int, float] = {}
+    for name, value in metrics.items():
+        if name.name == "incoming-byte-total" and "node-id" in dict(name.tags):
+            node = dict(name.tags)["node-id"].removeprefix("node-")
+            found[addresses.index(node) + 1 if node in addresses else int(node)] = value
+    return found
+
+
+@pytest.fixture(scope="module")
+def wide(cluster: Cluster) -> int:
+    """A topic with some large records; its leader."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic("wide", num_partitions=1, replication_factor=3)])["wide"].result(BOUND_SECONDS)
+    cluster.wait_in_sync()
+    produce(cluster, [b"%d" % number * (SIZE // 3) for number in range(100, 100 + COUNT)], "wide")
+    leader = cluster.leader_of("wide")
+    assert leader is not None
+    return leader
+
+
+@pytest.mark.parametrize("read", [consume, read_range])
+def test_our_readers_read_from_the_replica_in_their_rack(cluster: Cluster, wide: int, read: Read) -> None:
+    near = 3 if wide != 3 else 2
+    deadline = time.monotonic() + BOUND_SECONDS
+    received: dict[int, float] = {}
+    for have, metrics in read(cluster, RACKS[near - 1]):
+        assert time.monotonic() < deadline, have
+        if have >= COUNT:
+            received = bytes_by_node(cluster, metrics)
+            break
+    assert received[near] > 0.9 * COUNT * SIZE
+    assert received[wide] < 0.1 * COUNT * SIZE
+
+
+@pytest.mark.parametrize("read", [consume, read_range])
+def test_our_readers_go_on_at_the_leader_when_that_replica_is_gone(cluster: Cluster, wide: int, read: Read) -> None:
+    near = 3 if wide != 3 else 2
+    deadline = time.monotonic() + BOUND_SECONDS
+    is_killed, received, from_leader = False, 0.0, 0.0
+    for have, metrics in read(cluster, RACKS[near - 1]):
+        assert time.monotonic() < deadline, have
+        if have and not is_killed:
+            received = bytes_by_node(cluster, metrics)[near]
+            cluster.kill(near)
+            is_killed = True
+        if have >= COUNT:
+            from_leader = bytes_by_node(cluster, metrics)[wide]
+            break
+    cluster.start(near)
+    cluster.wait_in_sync()
+    assert 0 < received < 0.5 * COUNT * SIZE, "it was killed while it was read from"
+    assert from_leader > 0.4 * COUNT * SIZE

@@ -207,8 +207,8 @@ def test_voters_are_added_and_removed_by_their_directory_ids(tmp_path: Path) -> 
             (written,) = re.findall(r"^directory\.id=(\S+)$", text, re.MULTILINE)
             return urlsafe_b64decode(written + "==")
 
-        def change(api_key: ApiKey, request: Any) -> tuple[ErrorCode, str | None]:
-            found = ask(address(cluster, 1), api_key, 0, request, timeout=BOUND_SECONDS)
+        def change(api_key: ApiKey, request: Any, asked: int = 1) -> tuple[ErrorCode, str | None]:
+            found = ask(address(cluster, asked), api_key, 0, request, timeout=BOUND_SECONDS)
             return ErrorCode.of(found.error_code), found.error_message
 
         ids = {node: directory_id(node) for node in cluster.nodes}
@@ -240,6 +240,17 @@ def test_voters_are_added_and_removed_by_their_directory_ids(tmp_path: Path) -> 
         assert change(ApiKey.ADD_RAFT_VOTER, added(ids[going]))[0] == ErrorCode.NONE
         assert change(ApiKey.ADD_RAFT_VOTER, added(ids[going]))[0] == ErrorCode.DUPLICATE_VOTER
         until(lambda: described(going)[0] == ids)
+
+        for is_asked_itself in (True, False):  # a leader hands over to the one that removes it
+            going = leader(cluster)
+            staying = next(node for node in cluster.nodes if node != going)
+            listeners = described(going)[2][going]
+            gone = RemoveRaftVoterRequest(voter_id=going, voter_directory_id=ids[going])
+            error, message = change(ApiKey.REMOVE_RAFT_VOTER, gone, going if is_asked_itself else staying)
+            assert error == ErrorCode.NONE, message
+            until(lambda going=going, staying=staying: described(staying)[0] == without(ids, going))  # type: ignore[misc]
+            until(lambda going=going: change(ApiKey.ADD_RAFT_VOTER, added(ids[going]))[0] == ErrorCode.NONE)  # type: ignore[misc]
+            until(lambda staying=staying: described(staying)[0] == ids)  # type: ignore[misc]
 
 
 def without(ids: dict[int, bytes], node: int) -> dict[int, bytes]:

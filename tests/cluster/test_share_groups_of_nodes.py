@@ -94,7 +94,7 @@ def join(cluster: Cluster, name: str, group: str, topic_id: bytes) -> Member:
 
     def ready() -> Member | None:
         member = Member(cluster.address(leader(cluster, name)), group, topic_id)
-        part = member.fetch(max_records=0)  # what it took would count as delivered
+        part = member.fetch(max_records=0)  # records that it took would count as delivered
         return None if part is not None and part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else member
 
     member = until(ready, "nobody leads")

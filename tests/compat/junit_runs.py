@@ -20,7 +20,7 @@ _HEADING = ("package", "classes", "never run", "passed", "failed", "in the table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the last run of a class came to."""
+    """The outcomes of the last run of a class, counted."""
 
     day: str
     passed: int

@@ -73,8 +73,9 @@ class Chosen:
     roles: str
     method: str
     test_seconds: int
+    first_port: int = FIRST_PORT
     first_slot: int = 0
-    """The first thousand of ports that the run uses."""
+    """The first thousand of ports that the run uses, counted from `first_port`."""
 
 
 class Runner:
@@ -111,7 +112,7 @@ class Runner:
         return read_outcomes(name, outcomes.read_text() if outcomes.exists() else "", trouble)
 
     def _command(self, name: str, directory: Path, outcomes: Path, slot: int) -> list[str]:
-        first_port = FIRST_PORT + slot % 12 * PORTS_PER_JOB
+        first_port = self._chosen.first_port + slot % 12 * PORTS_PER_JOB
         seconds = f"{self._chosen.test_seconds}s"
         method = ["--select-method", f"{name}#{self._chosen.method}"]
         properties = {
@@ -237,6 +238,7 @@ def main() -> int:
     parser.add_argument("--roles", choices=("combined", "both"), default="both")
     parser.add_argument("--test-seconds", type=int, default=TEST_SECONDS, help="when a test is given up")
     parser.add_argument("--first-slot", type=int, default=0, help="leave the ports of so many jobs to other runs")
+    parser.add_argument("--first-port", type=int, default=FIRST_PORT, help="where the nodes' ports begin")
     parser.add_argument("--list", action="store_true", help="print the classes, and run nothing")
     parser.add_argument("--record", action="store_true", help="keep the counts of each class; not with --method")
     asked = parser.parse_args()
@@ -247,6 +249,7 @@ def main() -> int:
         roles=asked.roles,
         method=asked.method,
         test_seconds=asked.test_seconds,
+        first_port=asked.first_port,
         first_slot=asked.first_slot,
     )
     runner = Runner(chosen)

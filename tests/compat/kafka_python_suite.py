@@ -69,7 +69,7 @@ class ExternalService:
 
 
 class SpawnedService:
-    """What the suite would start by itself."""
+    """A service that the suite would start by itself."""
 
     def __init__(self, *arguments, **options):
         raise RuntimeError("this run uses the broker it was given and starts no other")

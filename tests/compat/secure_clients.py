@@ -3,10 +3,11 @@
     python tests/compat/secure_clients.py                    all of it; exit status 1 if anything is not as it should be
     python tests/compat/secure_clients.py --nodes 3 --only kcat    some of it; `--only tools` are Kafka's tools
 
-kcat, confluent-kafka, kafka-python and aiokafka write a record and read it, at one node and at three: over SSL without
-and with a certificate of the client, and over SASL_PLAINTEXT and SASL_SSL by every mechanism that the library has.
-Kafka's command line tools (a JDK, Maven) are given the files of `kraftpy init --secure --nodes 3` as they are, but for
-a secret for delegation tokens.
+kcat, confluent-kafka, kafka-python, aiokafka and Kafka's own client for Java (a JDK, Maven) write a record and read it,
+at one node and at three: over SSL without and with a certificate of the client, and over SASL_PLAINTEXT and SASL_SSL by
+every mechanism that the library has. The Java client also lists the topic, and with a wrong password or a stranger's
+token its Admin, producer and consumer are refused. Kafka's command line tools are given the files of `kraftpy init
+--secure --nodes 3` as they are, but for a secret for delegation tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
 
 import aiokafka  # noqa: E402
 import kafka  # noqa: E402
+from compat.checks import Checks  # noqa: E402
+from compat.java_round_trips import LIGHT, JavaClient, key_store  # noqa: E402
 from compat.maven import JavaProject  # noqa: E402
 from compat.tools.command_line import TOOLS  # noqa: E402
 from kerberos_realm import REALM, WHY_NOT, Realm, realm  # noqa: E402
@@ -40,6 +44,7 @@ from tests.security.certificates import Certificates  # noqa: E402
 from tests.security.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider  # noqa: E402
 from tests.security.listeners import (  # noqa: E402
     PLAIN_MODULE,
+    SCRAM_MODULE,
     round_trip_by_aiokafka,
     round_trip_by_confluent,
     round_trip_by_kafka_python,
@@ -53,40 +58,33 @@ SERVICE: Final = f"kafka/{HOST}"
 SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 LACKING: Final = {("confluent-kafka", "GSSAPI"): "its wheel is built without it"}
 """Mechanisms that a client does not have, and why."""
+JAVA: Final = "kafka-clients"
 _LEAST_LIBRDKAFKA: Final = (2, 6, 1)
 """Earlier ones send a wrong nonce in SCRAM's last message, which Kafka 4 refuses as well."""
-LIGHT: Final = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+OAUTHBEARER: Final = "org.apache.kafka.common.security.oauthbearer."
 ALLOWED: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-
-
-class Checks:
-    """What was seen, a line each."""
-
-    def __init__(self) -> None:
-        self.right = 0
-        self.wrong: list[str] = []
-
-    def see(self, what: str, shown: str | None) -> None:
-        """Note a check; `shown` is None if all was right."""
-        print(f"{'ok   ' if shown is None else 'WRONG'} {what}", flush=True)
-        if shown is None:
-            self.right += 1
-        else:
-            self.wrong.append(f"{what}: {shown}")
+KERBEROS: Final = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
 
 
 class Meeting:
     """A cluster, its identity provider and its realm, and what clients need to know of them."""
 
     def __init__(
-        self, cluster: Cluster, protocol: str, certificates: Certificates, provider: IdentityProvider, mechanism: str
+        self,
+        cluster: Cluster,
+        protocol: str,
+        certificates: Certificates,
+        provider: IdentityProvider,
+        mechanism: str,
+        kerberos: Realm | None,
     ) -> None:
         self.bootstrap = cluster.bootstrap_servers
         self.protocol = protocol
         self.certificates = certificates
         self.provider = provider
+        self.kerberos = kerberos
         self.mechanism = mechanism
-        """Of SASL; "" for a client without a certificate, "certificate" for one with its own."""
+        """The mechanism of SASL; "" for a client without a certificate, "certificate" for one with its own."""
 
     @property
     def has_tls(self) -> bool:
@@ -173,6 +171,57 @@ def by_aiokafka(meeting: Meeting, topic: str) -> None:
     asyncio.run(round_trip_by_aiokafka(python(meeting) | more, topic))
 
 
+def java(meeting: Meeting, *, is_right: bool = True) -> dict[str, str]:
+    """The settings of Kafka's own client, with the user's own password or token or with another."""
+    settings = {"bootstrap.servers": meeting.bootstrap, "security.protocol": meeting.protocol}
+    if meeting.has_tls:
+        trusted = meeting.certificates.trusted
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(trusted)}
+    if meeting.own is not None:
+        keys = key_store(meeting.own, meeting.certificates.directory)
+        settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keys)}
+    if meeting.mechanism not in SASL:
+        return settings
+    password = PASSWORD if is_right else f"not {PASSWORD}"
+    module = PLAIN_MODULE if meeting.mechanism == "PLAIN" else SCRAM_MODULE
+    jaas = f'{module} required username="alice" password="{password}";'
+    if meeting.mechanism == "OAUTHBEARER":
+        jaas = f"{OAUTHBEARER}OAuthBearerLoginModule required;"
+        settings["sasl.login.callback.handler.class"] = f"{OAUTHBEARER}OAuthBearerLoginCallbackHandler"
+        settings |= _token_by_java(meeting, is_right=is_right)
+    elif meeting.mechanism == "GSSAPI":
+        assert meeting.kerberos is not None
+        jaas = f'{KERBEROS} keyTab="{meeting.kerberos.keytab("alice")}" principal="alice@{REALM}";'
+        settings["sasl.kerberos.service.name"] = "kafka"
+    return settings | {"sasl.mechanism": meeting.mechanism, "sasl.jaas.config": jaas}
+
+
+def by_java(client: JavaClient, meeting: Meeting, topic: str) -> None:
+    client.admit(java(meeting), topic)
+    if meeting.mechanism in SASL and meeting.mechanism != "GSSAPI":  # its wrong keys are refused by the KDC
+        client.refuse(java(meeting, is_right=False), topic)
+
+
+def _token_by_java(meeting: Meeting, *, is_right: bool) -> dict[str, str]:
+    """The settings with which Java gets a token for a secret, or, out of a file, one of an issuer without a name."""
+    if is_right:
+        url = f"{meeting.provider.url}/token"
+        return {
+            "sasl.oauthbearer.jwt.retriever.class": f"{OAUTHBEARER}ClientCredentialsJwtRetriever",
+            "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
+            "sasl.oauthbearer.token.endpoint.url": url,
+            f"system.{ALLOWED}": url,
+        }
+    file = meeting.certificates.directory / "stranger.jwt"
+    file.write_text(Issuer().token())
+    return {
+        "sasl.oauthbearer.jwt.retriever.class": f"{OAUTHBEARER}FileJwtRetriever",
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+        f"system.{ALLOWED}": file.as_uri(),
+    }
+
+
 CLIENTS: Final[dict[str, Callable[[Meeting, str], None]]] = {
     "kcat": by_kcat,
     "confluent-kafka": by_confluent,
@@ -203,10 +252,9 @@ def cluster_of(
     if kerberos is None:
         mechanisms = SASL[:-1]
     else:
-        module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
         settings |= {
             f"{prefix}.gssapi.sasl.jaas.config": (
-                f'{module} keyTab="{kerberos.keytab(SERVICE)}" principal="{SERVICE}@{REALM}";'
+                f'{KERBEROS} keyTab="{kerberos.keytab(SERVICE)}" principal="{SERVICE}@{REALM}";'
             ),
             "sasl.kerberos.service.name": "kafka",
         }
@@ -239,7 +287,13 @@ def _lacking_in_kcat() -> dict[tuple[str, str], str]:
     return found
 
 
-def meet(checks: Checks, nodes: int, only: str, certificates: Certificates, kerberos: Realm | None) -> None:
+def meet(
+    checks: Checks,
+    nodes: int,
+    clients: Mapping[str, Callable[[Meeting, str], None]],
+    certificates: Certificates,
+    kerberos: Realm | None,
+) -> None:
     """Have every client meet a cluster of each protocol."""
     lacking = LACKING | _lacking_in_kcat()
     for protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
@@ -249,16 +303,14 @@ def meet(checks: Checks, nodes: int, only: str, certificates: Certificates, kerb
             cluster_of(nodes, protocol, certificates, provider, kerberos) as cluster,
         ):
             for mechanism in kinds:
-                for client, round_trip in CLIENTS.items():
-                    if only not in ("", client):
-                        continue
+                for client, round_trip in clients.items():
                     if why := lacking.get((client, mechanism)):
                         print(f"-     {nodes} nodes, {protocol} {mechanism}: {client}: {why}")
                         continue
                     topic = f"{client}-{mechanism.lower()}"
                     told = f"{nodes} nodes, {protocol}{' ' if mechanism else ''}{mechanism}: {client}"
                     try:
-                        round_trip(Meeting(cluster, protocol, certificates, provider, mechanism), topic)
+                        round_trip(Meeting(cluster, protocol, certificates, provider, mechanism, kerberos), topic)
                         checks.see(told, None)
                     except Exception as error:
                         said = getattr(error, "stderr", None)
@@ -392,7 +444,7 @@ def _work(tools: Tools) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, action="append", choices=(1, 3), help="of the clusters; both by default")
-    parser.add_argument("--only", default="", choices=["", *CLIENTS, "tools"], help="one client")
+    parser.add_argument("--only", default="", choices=["", *CLIENTS, JAVA, "tools"], help="one client")
     options = parser.parse_args()
     checks = Checks()
     with contextlib.ExitStack() as stack:
@@ -408,9 +460,14 @@ def main() -> int:
             kerberos.log_in("alice", "cache")
         certificates = Certificates(scratch / "certificates")
         certificates.issue("alice", "alice", common_name="alice")
+        clients = {name: CLIENTS[name] for name in CLIENTS if options.only in ("", name)}
+        if options.only in ("", JAVA):
+            krb5_conf = None if kerberos is None else kerberos.environment["KRB5_CONFIG"]
+            jvm = stack.enter_context(JavaClient(scratch, krb5_conf))
+            clients[JAVA] = functools.partial(by_java, jvm)
         for nodes in options.nodes or (1, 3):
             if options.only != "tools":
-                meet(checks, nodes, options.only, certificates, kerberos)
+                meet(checks, nodes, clients, certificates, kerberos)
         if options.only in ("", "tools"):
             use_tools(checks, scratch / "cluster")
     for each in checks.wrong:

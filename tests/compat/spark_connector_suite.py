@@ -35,7 +35,7 @@ from session_of_tests import spark_session  # noqa: E402
 
 from kraftpy.spark.checkpoints import release  # noqa: E402
 from kraftpy.spark.java import find_java  # noqa: E402
-from kraftpy.spark.offsets import TOPIC_IDS  # noqa: E402
+from kraftpy.spark.offsets import STARTED_AT, TOPIC_IDS  # noqa: E402
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 
 FORMATS = ("kafka", "kraftpy")
@@ -267,6 +267,7 @@ class Suite:
         ends = [json.loads(path.read_text().splitlines()[2]) for path in files]
         for end in ends:
             end.pop(TOPIC_IDS, None)
+            end.pop(STARTED_AT, None)
         found.batches = [json.dumps(end, sort_keys=True) for end in ends]
         return found
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Locator, expect
 
-from kraftpy.client import BlockingAdmin, TopicPartition
+from kraftpy.client import BlockingAdmin, OffsetSpec, TopicPartition
 from tests.console.browser_window import Watched
 
 
@@ -29,8 +29,8 @@ def row_of(watched: Watched, text: str) -> Locator:
     return row
 
 
-def produce(watched: Watched, value: str) -> None:
-    watched.open("/messages/new", {"topic": "orders"})
+def produce(watched: Watched, value: str, topic: str = "orders") -> None:
+    watched.open("/messages/new", {"topic": topic})
     watched.page.get_by_label("Key", exact=True).fill("customer-1")
     watched.page.get_by_label("Value", exact=True).fill(value)
     watched.page.get_by_label("Headers").fill("trace: abc")
@@ -68,6 +68,33 @@ def _add_partitions(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_role("button", name="Add").click()
     watched.done()
     until(lambda: len(admin.describe_topics(["made-here"])[0].partitions) == 5)
+
+
+def _delete_records(watched: Watched, admin: BlockingAdmin) -> None:
+    for number in range(3):
+        produce(watched, f"record {number}", topic="made-here")
+    watched.open("/topic", {"name": "made-here"})
+    watched.page.get_by_label("Before").select_option(label="an offset")
+    watched.page.get_by_label("Which").fill("2")
+    watched.page.get_by_role("button", name="Preview").click()
+    expect(watched.page.get_by_role("heading", level=1)).to_have_text("Delete records: preview")
+    expect(watched.page.get_by_role("heading", level=2)).to_have_text("2 offsets of 1 partition would be deleted")
+    watched.check_accessible()
+    watched.page.get_by_label("Type made-here to delete these records").fill("made")
+    watched.page.get_by_role("button", name="Delete these records").click()
+    expect(watched.page.get_by_role("alert")).to_contain_text("nothing was deleted")
+    assert _first_offsets(admin, "made-here") == {0}
+    watched.page.go_back()
+    watched.page.get_by_label("Type made-here to delete these records").fill("made-here")
+    watched.page.get_by_role("button", name="Delete these records").click()
+    watched.done()
+    until(lambda: _first_offsets(admin, "made-here") == {0, 2})
+
+
+def _first_offsets(admin: BlockingAdmin, topic: str) -> set[int]:
+    (info,) = admin.describe_topics([topic])
+    places = admin.list_offsets({each.topic_partition: OffsetSpec.EARLIEST for each in info.partitions})
+    return {place.offset for place in places.values() if place is not None}
 
 
 def _delete_topic(watched: Watched, admin: BlockingAdmin) -> None:
@@ -189,6 +216,7 @@ def _abort(watched: Watched, admin: BlockingAdmin) -> None:
 CHANGES: dict[str, Callable[[Watched, BlockingAdmin], None]] = {
     "/topics/create": _create,
     "/topic/alter": _alter_topic,
+    "/topic/records/delete": _delete_records,
     "/topic/partitions": _add_partitions,
     "/topic/delete": _delete_topic,
     "/messages/produce": _produce_one,

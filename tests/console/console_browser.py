@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kraftpy.console.access import AccessSettings
 from kraftpy.console.app import console_app
 from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console
+from kraftpy.diagnosis.sampling import NO_ENDPOINTS, MetricsEndpoints
 
 
 class Browser:
@@ -67,7 +68,7 @@ async def browsing(
     *,
     allows_changes: bool = True,
     runs: Path | None = None,
-    endpoints: Sequence[str] = (),
+    endpoints: MetricsEndpoints = NO_ENDPOINTS,
     **options: Any,
 ) -> AsyncIterator[Browser]:
     """Open a console. It takes no samples on its own: `browser.console.history.take()` does."""

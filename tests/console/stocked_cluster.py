@@ -91,7 +91,7 @@ def stocked_cluster() -> Iterator[Cluster]:
 
 
 def _tally(tier: str, hour: int, count: int) -> Tally:
-    """What a tier has counted in an hour of this day."""
+    """The count of a tier in an hour of this day."""
     now_ms = time.time_ns() // 1_000_000
     start_ms = now_ms - now_ms % HOUR_MS - (6 - hour) * HOUR_MS
     return Tally(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kraftpy.client import AclOperation, AclPattern, Admin
+from kraftpy.client import AclOperation, AclPattern, Admin, NewTopic, TopicPartition
 from kraftpy.testing.cluster import EmbeddedBroker
 from tests.console.console_browser import browsing
 
@@ -49,3 +49,21 @@ async def test_acls_are_listed_added_and_deleted(start_broker: Callable[..., Emb
         assert "The ACL was deleted." in await browser.post("/acls/delete", **rule)
         assert "nothing was deleted" in await browser.post("/acls/delete", **rule)
         assert [each.name for each in await admin.describe_acls()] == ["kafka-cluster"]
+
+
+async def test_the_rights_of_a_group_s_members_are_explained(start_broker: Callable[..., EmbeddedBroker]) -> None:
+    broker = start_broker(settings=AUTHORIZER)
+    async with browsing(broker.bootstrap) as browser, Admin(bootstrap_servers=broker.bootstrap) as admin:
+        await admin.create_topics([NewTopic(name="orders", num_partitions=1, replication_factor=1)])
+        await admin.alter_group_offsets("billing", {TopicPartition("orders", 0): 0})
+        rule = {"permission": "ALLOW", "operation": "READ", "principal": "User:app", "pattern": "LITERAL", "host": ""}
+        await browser.post("/acls/add", **rule, resource="GROUP", name="billing")
+        explained = {"id": "billing", "seconds": 0}
+        assert "no-right" not in await browser.get("/group/explain", **explained)
+        text = await browser.get("/group/explain", **explained, principal=" User:app ")
+        assert "User:app has no right to READ topic orders: no ACL covers the resource no-right" in text
+        assert 'value="User:app"' in browser.source
+        await browser.post("/acls/add", **rule, resource="TOPIC", name="orders")
+        assert "no-right" not in await browser.get("/group/explain", **explained, principal="User:app")
+        assert "principalType:principalName" in await browser.get("/group/explain", **explained, principal="app")
+        assert browser.status == 400

@@ -7,7 +7,7 @@ import html
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from broker_wire import BOUND_SECONDS, ask, connect
@@ -26,18 +26,6 @@ from tests.console.console_browser import Browser, browsing
 
 _numbers = itertools.count()
 EVIL = "<script>alert('x')</script>\"&/?#"
-
-
-@pytest.fixture
-async def admin(kraftpy_server: EmbeddedBroker) -> AsyncIterator[Admin]:
-    async with Admin(bootstrap_servers=kraftpy_server.bootstrap) as made:
-        yield made
-
-
-@pytest.fixture
-async def browser(kraftpy_server: EmbeddedBroker) -> AsyncIterator[Browser]:
-    async with browsing(kraftpy_server.bootstrap) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -60,7 +48,7 @@ async def idle(admin: Admin, topic: str) -> str:
     return name
 
 
-# What is shown --------------------------------------------------------------------------------------------------------
+# The pages of groups --------------------------------------------------------------------------------------------------
 
 
 async def test_a_group_is_shown_with_its_offsets_and_its_lag_over_time(
@@ -116,7 +104,7 @@ async def test_members_and_their_partitions_are_shown(
         assert f"{topic}-0 {topic}-1" in text
         assert EVIL in text
         assert "<script>alert" not in browser.source
-        assert "has 1 members: stop them" in await browser.get("/group/reset", id=name, to="earliest")
+        assert "has a member: stop it before" in await browser.get("/group/reset", id=name, to="earliest")
         assert browser.status == 409
 
 

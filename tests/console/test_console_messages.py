@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,17 +18,11 @@ from kraftpy.console.decoding import Decoder
 from kraftpy.console.pages import messages
 from kraftpy.console.reading import Wanted
 from kraftpy.testing.cluster import EmbeddedBroker
-from tests.console.console_browser import Browser, browsing
+from tests.console.console_browser import Browser
 
 _numbers = itertools.count()
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\"&"
 START_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-async def browser(kraftpy_server: EmbeddedBroker) -> AsyncIterator[Browser]:
-    async with browsing(kraftpy_server.bootstrap) as opened:
-        yield opened
 
 
 async def _topic(bootstrap: str, partitions: int = 1, **settings: str) -> str:

@@ -14,24 +14,13 @@ from kraftpy.client import Admin, NewTopic, Producer, ResourceType, TopicPartiti
 from kraftpy.console.app import ROUTES
 from kraftpy.console.console import MENU
 from kraftpy.console.routing import Change
+from kraftpy.diagnosis.sampling import MetricsEndpoints
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.console.console_browser import Browser, browsing
 
 _numbers = itertools.count()
 EVIL = "<script>alert('x')</script>\"&"
-
-
-@pytest.fixture
-async def admin(kraftpy_server: EmbeddedBroker) -> AsyncIterator[Admin]:
-    async with Admin(bootstrap_servers=kraftpy_server.bootstrap) as made:
-        yield made
-
-
-@pytest.fixture
-async def browser(kraftpy_server: EmbeddedBroker) -> AsyncIterator[Browser]:
-    async with browsing(kraftpy_server.bootstrap) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -53,7 +42,7 @@ async def topic(admin: Admin, kraftpy_server: EmbeddedBroker) -> str:
     return name
 
 
-# What the pages show --------------------------------------------------------------------------------------------------
+# Contents of the pages ------------------------------------------------------------------------------------------------
 
 
 async def test_the_overview_shows_the_cluster_s_health_rates_and_disks(
@@ -82,7 +71,7 @@ async def test_the_slowest_requests_come_from_the_metrics(
     port = ports.reserve()
     broker = start_broker(settings={"kraftpy.metrics.listener": f"127.0.0.1:{port}"})
     endpoint, silent = f"http://127.0.0.1:{port}/metrics", "http://127.0.0.1:9/metrics"
-    async with browsing(broker.bootstrap, endpoints=[endpoint, silent]) as browser:
+    async with browsing(broker.bootstrap, endpoints=MetricsEndpoints(urls=[endpoint, silent])) as browser:
         for _ in range(2):
             await browser.console.history.take()
         text = await browser.get("/")
@@ -203,7 +192,10 @@ async def test_a_console_for_reading_changes_nothing(reader: Browser, admin: Adm
         if isinstance(each, Change):
             await reader.post(each.path, name=topic, typed=topic, id=topic, topic=topic)
             assert reader.status == 403, each.path
-    for path in ("/topics/new", f"/messages/new?topic={topic}", "/group/reset?id=a&to=latest"):
+    for path in (
+        "/topics/new", f"/messages/new?topic={topic}", "/group/reset?id=a&to=latest",
+        f"/topic/records?name={topic}&before=end",
+    ):  # fmt: skip
         await reader.get(path)
         assert reader.status == 403, path
     assert topic in await admin.list_topics()
@@ -213,7 +205,7 @@ async def test_a_console_for_reading_changes_nothing(reader: Browser, admin: Adm
 
 
 class _Page(HTMLParser):
-    """What matters of a page's markup."""
+    """The tags of a page, with their attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,6 +229,7 @@ async def test_every_page_keeps_the_rules(browser: Browser, topic: str, admin: A
     await admin.alter_group_offsets(f"{topic}.group", {TopicPartition(topic, 1): 1})
     for path in (
         "/", "/brokers", "/broker?id=1&settings=all", "/topics", "/topics/new", f"/topic?name={topic}&settings=all",
+        f"/topic/records?name={topic}&before=end", f"/topic/records?name={topic}&before=offset&number=0",
         "/messages", f"/messages?topic={topic}", f"/messages?topic={topic}&from=live", f"/messages/new?topic={topic}",
         f"/message?topic={topic}&partition=1&offset=0", "/groups", f"/group?id={topic}.group&settings=all",
         f"/group/explain?id={topic}.group&seconds=0", f"/group/reset?id={topic}.group&to=earliest", "/transactions",

@@ -15,7 +15,7 @@ from kraftpy.console.pages.message_query import MOST_CURSOR, cursor_of, parse_cu
 from kraftpy.console.paging import page_of, sorted_by
 from kraftpy.console.plots import HEIGHT, WIDTH, line_plot, nice_top
 from kraftpy.console.problems import MOST_OF_A_KIND, State, problems
-from kraftpy.console.rendering import NOTHING, ago, at_time, count, duration, environment, short, size
+from kraftpy.console.rendering import NOTHING, ago, at_time, count, duration, environment, plain, short, size
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicPartition
 
@@ -194,6 +194,13 @@ def test_many_problems_of_a_kind_are_counted() -> None:
 
 
 # Words and forms ------------------------------------------------------------------------------------------------------
+
+
+def test_documentation_in_html_is_shown_as_words() -> None:
+    """Kafka's is HTML; ours is not, and names in angle brackets are part of it."""
+    said = 'Must be <i>at least</i>\n<code>1</code> &amp; less.<br/>See <a href="https://kafka.apache.org">there</a>.'
+    assert plain(said) == "Must be at least 1 & less. See there."
+    assert plain("listener.name.<name>.x, if a < b and c > d") == "listener.name.<name>.x, if a < b and c > d"
 
 
 def test_numbers_sizes_and_times_are_written_for_people() -> None:

@@ -195,7 +195,7 @@ class Round:
         while not running.done() and not broken:
             await asyncio.wait([running], timeout=0.25)
             broken = self._broken(world, honest)
-        for _ in range(8):  # what was done last has its effect, too
+        for _ in range(8):  # the last requests have their effect, too
             if not broken:
                 await asyncio.sleep(0.25)
                 broken = self._broken(world, honest)

@@ -14,7 +14,7 @@ def test_inputs_are_survived_in_bounds(name: str) -> None:
     module = guided.target(name)
     inputs = sorted((guided.CORPUS / name).iterdir())
     assert inputs, "a target has a corpus"
-    guided.survives(module, inputs[0].read_bytes())  # what is imported and compiled once is no input's work
+    guided.survives(module, inputs[0].read_bytes())  # imports and compilation happen once, and are no input's work
     wrong = []
     for path in inputs:
         data = path.read_bytes()

@@ -72,12 +72,12 @@ class World:
         self.config = config or GroupConfig()
         self.now = Millis(0)
         self.flushed: list[Record] = []  # the log of earlier loads
-        self.added: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
+        self.added: dict[int, tuple[Record, ...]] = {}  # records that this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
         self.silent = False  # share coordinators answer on request, not at once
         self.asked: list[ChangeState] = []
-        self.is_busy = False  # what is computed apart is done on request, not at once
+        self.is_busy = False  # assignments computed apart are done on request, not at once
         self.computing: list[Compute] = []
         self.share_coordinators = ShareCoordinators()
         self.requests: dict[int, Request] = {}

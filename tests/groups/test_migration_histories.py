@@ -249,7 +249,7 @@ class Mixed(Members):
     def reload(self) -> None:
         super().reload()
         for client in self.classics:
-            if client.asked and client.asked[0] not in self.answers:  # what the old coordinator kept is lost
+            if client.asked and client.asked[0] not in self.answers:  # a request that the old coordinator kept is lost
                 client.asked.clear()
                 client.must_join = True
 

@@ -52,7 +52,7 @@ class Promises:
     def __init__(self) -> None:
         self.was_clean = False
         self.history: list[Written] = []  # all that was ever appended and not cut off since
-        self.maybe: list[Written] = []  # what is being appended
+        self.maybe: list[Written] = []  # those being appended
         self.durable_end = 0
         self.synced_end = 0  # the highest possible recovery point: not lowered before a truncation is made
         self.cleaned_end = 0  # compaction may have changed what is before it
@@ -140,7 +140,7 @@ class Promises:
         first = self.log.segments[0].base_offset
         ends = {
             each.header.last_offset for each in found
-        }  # what a cut left as a producer's last batch may have been compacted away before
+        }  # a batch that a cut left as a producer's last may have been compacted away before
         for producer_id, fact in known.items():
             reference = whole.get(producer_id)
             if reference is None or fact.epoch != reference.epoch:

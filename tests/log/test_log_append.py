@@ -174,7 +174,7 @@ def test_copies_must_follow_the_log() -> None:
     torn = copies([(4, numbered(0, 2)), (6, numbered(0, 2))], 3)
     bad = torn[:-1] + b"\7"
     assert refused(log, bad, origin=Origin.REPLICA, leader_epoch=9) is ErrorCode.CORRUPT_MESSAGE
-    # what is cut short at the end, or of an epoch after the one the leader was asked in, is left out
+    # a batch that is cut short at the end, or of an epoch after the one the leader was asked in, is left out
     newer = copies([(6, numbered(0, 2))], 8) + copies([(8, numbered(0, 2))], 8)
     result = log.append(torn[:-1] + b"", leader_epoch=3, now=NOW, origin=Origin.REPLICA)
     assert (result.base_offset, result.last_offset) == (4, 5)
@@ -252,7 +252,7 @@ def test_a_closed_log_takes_nothing() -> None:
         ({"retention_ms": 0}, 0, 40, 3),
         ({"retention_ms": 0}, 0, 29, 2),  # never above the high watermark
         ({"retention_ms": -1, "retention_bytes": 300}, 0, 40, 0),
-        ({"retention_ms": -1, "retention_bytes": 299}, 0, 40, 0),  # what is left would be less than that
+        ({"retention_ms": -1, "retention_bytes": 299}, 0, 40, 0),  # less than that would be left
         ({"retention_ms": -1, "retention_bytes": 250}, 0, 40, 0),
         ({"retention_ms": -1, "retention_bytes": 200}, 0, 40, 1),
         ({"retention_ms": -1, "retention_bytes": 0}, 0, 40, 3),

@@ -106,7 +106,7 @@ def test_readers_are_not_told_of_a_marker_that_is_gone_after_a_restart_either() 
         topic.end(1, ControlType.COMMIT)
         topic.clean()
         topic.clean()
-        topic.reopen(clean=True)  # what it stores knows the aborted transaction
+        topic.reopen(clean=True)  # its stored state knows the aborted transaction
         assert aborted(topic.log) == [(1, 0)]
         result = compact(topic.log, 0, now=NOW + HOUR)
         assert result is not None

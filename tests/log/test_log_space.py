@@ -13,7 +13,7 @@ from kraftpy.log.partition_log import PartitionLog
 from kraftpy.types import Millis
 
 PIECE = 256 * 1024
-SLACK = 64 * 1024  # what a file system rounds to
+SLACK = 64 * 1024  # the size that a file system rounds to
 
 
 def grown(tmp_path: Path, pieces: int, **settings: Any) -> PartitionLog:

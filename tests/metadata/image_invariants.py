@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from kraftpy.metadata.elections import Rules
 from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import NO_LEADER
@@ -14,6 +16,8 @@ def check_image(image: Image) -> None:
     assert names == sorted(names)
     assert image.partition_count == sum(len(topic.partitions) for topic in image.topics())
     placed: dict[BrokerId, list[tuple[str, int]]] = {}
+    held: dict[BrokerId, Counter[str]] = defaultdict(Counter)
+    eligible: dict[BrokerId, Counter[str]] = defaultdict(Counter)
     for topic, number, partition in image.partitions():
         assert image.topic(topic.name) is topic
         assert image.topic_by_id(topic.topic_id) is topic
@@ -21,6 +25,14 @@ def check_image(image: Image) -> None:
         check_partition(topic.name, partition, image)
         for replica in partition.replicas:
             placed.setdefault(replica, []).append((topic.name, number))
+        for holder in {*partition.isr, partition.leader}:
+            held[holder][topic.name] += 1
+        for replica in partition.eligible_leader_replicas:
+            eligible[replica][topic.name] += 1
+    for broker_id in {NO_LEADER, *held, *eligible, *(broker.broker_id for broker in image.brokers())}:
+        assert image.held_by(broker_id) == held[broker_id]
+        assert image.eligible_in(broker_id) == eligible[broker_id]
+    assert image.holders() == sorted(broker_id for broker_id, counts in held.items() if counts)
     for broker_id, expected in placed.items():
         assert [(topic.name, number) for topic, number, _ in image.partitions_of(broker_id)] == expected
         assert image.replica_count(broker_id) == len(expected)

@@ -18,9 +18,10 @@ FILLING = ("broker", "groups", "share", "transactions", "metadata")
 
 NEVER_FILLED = {
     ("ApiVersionsResponse", "zk_migration_ready"): "there is no ZooKeeper; nor is there in Kafka 4",
-    ("CreatableTopicResult", "topic_config_error_code"): "without ACLs, the creator may always see the settings",
-    ("DescribeClusterResponse", "endpoint_type"): "its default, brokers, is the only type that is served",
-    ("DescribeLogDirsResponse", "error_code"): "without ACLs, log directories may always be described",
+    (
+        "DescribeLogDirsResponse",
+        "error_code",
+    ): "only an authorizer refuses the whole, as `broker.authorization` fills it",
     ("PartitionData", "snapshot_id"): "only the metadata quorum of Kafka fetches snapshots with Fetch (KIP-630)",
     ("SnapshotId", "end_offset"): "see snapshot_id",
     ("SnapshotId", "epoch"): "see snapshot_id",

@@ -10,7 +10,7 @@ from kraftpy.protocol.schema import REQUIRED, Array, Field, Fixed, Nested, Sized
 
 INTEGERS = {"b": 8, "h": 16, "i": 32, "q": 64}
 STRINGS = ("", "a", "orders", "żółw-🎉", "x" * 126, "x" * 127, "x" * 128, "é" * 300, "long" * 8000)
-TIMES_MS = (-1, 0, 1, 1_700_000_000_000, 2**41)  # what another implementation's datetime can hold
+TIMES_MS = (-1, 0, 1, 1_700_000_000_000, 2**41)  # another implementation's datetime can hold these
 
 OF_KAFKA_4_4 = {
     ("ApiVersions", 5),

@@ -40,6 +40,7 @@ from stock_library import kept_journal, load_stock
 
 from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
+from kraftpy.metadata.voters import VoterSet
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 STEPS = 1500
@@ -96,7 +97,7 @@ class World:
         self.kind = kind
         self.now_ms = 1_000_000
         self.snapshot_after = self.random.choice([12, 40, 10**9])
-        self.changes_voters = kind is OurNode and self.random.random() < 0.5
+        self.changes_voters = self.may_change_voters()
         self.voters = list(range(1, size + 1))
         self.ids = [*self.voters, *range(size + 1, size + 3)] if self.changes_voters else self.voters
         self.is_calm = False
@@ -117,6 +118,9 @@ class World:
         self.errors: collections.Counter[str] = collections.Counter()
         for node_id in self.ids:
             self.start(node_id)
+
+    def may_change_voters(self) -> bool:
+        return self.kind is OurNode and self.random.random() < 0.5
 
     # -- what nodes report
 
@@ -175,7 +179,7 @@ class World:
     def kill(self, node_id: int) -> None:
         for other in self.ids:
             if other != node_id and self.is_linked(node_id, other):
-                for _ in range(self.random.randint(0, len(self.queues[node_id, other]))):  # what the kernel still had
+                for _ in range(self.random.randint(0, len(self.queues[node_id, other]))):  # the kernel still had these
                     self.deliver(node_id, other)
         node = self.nodes.pop(node_id)
         node.kill()
@@ -337,9 +341,11 @@ class OurNode:
         self.held: list[Message] = []
         self.job: Iterator[None] | None = None
         self.job_ends_ms = 0
+        voters, directory_id = self.identity()
         self.quorum = Quorum(
             node_id=node_id,
-            voters={voter: f"host:{FIRST_PORT + voter}" for voter in world.voters},
+            voters=voters,
+            directory_id=directory_id,
             journal=self.journal,
             loaded=loaded,
             machine=Machine(world, self),
@@ -351,6 +357,10 @@ class OurNode:
             chunk_bytes=300,
         )
 
+    def identity(self) -> tuple[VoterSet, bytes | None]:
+        """The first voters, and the id of this node's directory if the quorum tells disks apart."""
+        return VoterSet({voter: f"host:{FIRST_PORT + voter}" for voter in self.world.voters}), None
+
     def turn(self) -> None:
         self.quorum.tick(self.world.now_ms)
         self.work()
@@ -361,7 +371,7 @@ class OurNode:
             if self.hold(message):
                 self.held.append(message)
             else:
-                self.world.send(self.id, message.peer, message.body)
+                self.send(message)
         if self.job is not None and self.world.now_ms >= self.job_ends_ms:
             next(self.job, None)
             self.job = None
@@ -438,7 +448,10 @@ class OurNode:
 
     def release(self, held: list[Message]) -> None:
         for message in held:
-            self.world.send(self.id, message.peer, message.body)
+            self.send(message)
+
+    def send(self, message: Message) -> None:
+        self.world.send(self.id, message.peer, message.body)
 
     def connected(self, peer: int) -> None:
         self.quorum.connected(peer, self.world.now_ms)

@@ -456,7 +456,7 @@ def test_a_removal_that_a_leader_loses_on_its_way_to_the_disk_leaves_somebody_wh
     cluster.settle()
     assert sorted(leader.quorum.voters) == sorted({leader.id, left})
     assert leader.quorum.change_voter(remove=left) is not None
-    for message in leader.quorum.take_messages():  # what may leave before anything is synced
+    for message in leader.quorum.take_messages():  # these may leave before anything is synced
         assert not message.after_sync
         cluster.nodes[message.peer].quorum.receive(leader.id, message.body, cluster.now_ms)
         cluster.nodes[message.peer].sync()

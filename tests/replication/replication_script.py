@@ -10,13 +10,15 @@ Commands for a leader (broker 1; time starts at 1000):
     now MS | tick                          the clock moves | what is due happens
     append END
     fetch BROKER OFFSET [epoch=] [start=] [end=]
+    asks BROKER                            a request for the same again, which is not passed on
+    forgets BROKER                         it asks no more
     check BROKER [epoch=]
     changed [replicas=] [isr=] [epoch=] [pe=] [recovering=]      what is not said stays; pe goes up by one
     refused ERROR [pe=]
     min-isr N
     nearest RACK OFFSET                    racks: 1 in a, 2 in b, 3 in c, 4 in b
     low START
-    state | progress
+    state | progress | settled
 
 Commands for a follower of broker 9, with a real log:
 
@@ -29,7 +31,9 @@ Commands for a follower of broker 9, with a real log:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kraftpy.config.topic import TopicConfig
@@ -43,6 +47,7 @@ from kraftpy.replication.events import (
     AppendRecords,
     BackOff,
     FollowerEffect,
+    FollowerLeftIsr,
     HighWatermarkAdvanced,
     LeaderEffect,
     NeedsMetadata,
@@ -76,6 +81,13 @@ def shown(brokers: Sequence[BrokerId] | frozenset[BrokerId]) -> str:
     return ",".join(map(str, sorted(brokers)))
 
 
+@dataclass
+class Fetching:
+    """A follower's place in its session."""
+
+    asked_at: Millis | None = None
+
+
 class Scripted:
     """A leader or a follower that understands the commands."""
 
@@ -83,6 +95,7 @@ class Scripted:
         self.now = Millis(1000)
         self.brokers = {BrokerId(1): 11, BrokerId(2): 12, BrokerId(3): 13, BrokerId(4): 14}
         self.leader: Leader
+        self.fetching: dict[BrokerId, Fetching] = defaultdict(Fetching)
         self.log: PartitionLog
         self.high_watermark = 0
         self.follower: Follower
@@ -103,6 +116,8 @@ class Scripted:
             state = self.leader.state
             assert set(state.isr) | {1} <= self.leader.maximal_isr <= set(state.replicas)
             assert self.leader.high_watermark <= self.leader.log_end_offset
+            if self.leader.is_settled:
+                assert not self.leader.tick(Millis(self.now + 1_000_000)), "a settled leader needs no tick"
 
     def do_now(self, ms: str) -> None:
         self.now = Millis(int(ms))
@@ -119,6 +134,8 @@ class Scripted:
                     members = " ".join(f"{broker}:{epoch}" for broker, epoch in effect.isr)
                     recovering = " recovering" if effect.is_recovering else ""
                     lines.append(f"propose {members} in {effect.leader_epoch}/{effect.partition_epoch}{recovering}")
+                case FollowerLeftIsr():
+                    lines.append("a follower left")
         return lines
 
     def do_lead(self, **named: str) -> None:
@@ -165,8 +182,15 @@ class Scripted:
                 log_start_offset=int(start),
                 log_end_offset=self.leader.log_end_offset if end is None else int(end),
                 now=self.now,
+                fetching=self.fetching[BrokerId(int(broker))],
             )
         )
+
+    def do_asks(self, broker: str) -> None:
+        self.fetching[BrokerId(int(broker))].asked_at = self.now
+
+    def do_forgets(self, broker: str) -> None:
+        self.fetching[BrokerId(int(broker))].asked_at = None
 
     def do_check(self, broker: str, *, epoch: str | None = None) -> list[str]:
         self.leader.check_follower(BrokerId(int(broker)), 10 + int(broker) if epoch is None else int(epoch))
@@ -206,6 +230,9 @@ class Scripted:
             *([] if leader.retry_at is None else [f"retry at {leader.retry_at}"]),
         ]
         return [", ".join(notes)]
+
+    def do_settled(self) -> list[str]:
+        return ["settled" if self.leader.is_settled else "not settled"]
 
     def do_progress(self) -> list[str]:
         return [

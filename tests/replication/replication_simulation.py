@@ -155,7 +155,7 @@ class Simulation:
 
     def _control(self) -> None:
         self.controller.tick(self.now, SESSION_TIMEOUT_MS)
-        for broker in self.controller.now.isr:  # what it lost, it has again
+        for broker in self.controller.now.isr:  # it has again what it lost
             self.nodes[broker].tainted = self.nodes[broker].tainted and not self._is_back(self.nodes[broker])
         since = self.controller.leaderless_since
         if since is not None and self.now - since > 2_000:

@@ -29,6 +29,7 @@ from kraftpy.replication.events import (
     AppendRecords,
     BackOff,
     FollowerEffect,
+    FollowerLeftIsr,
     HighWatermarkAdvanced,
     LeaderEffect,
     NeedsMetadata,
@@ -220,7 +221,10 @@ class Node:
 
     def _tick(self) -> None:
         if self.leader is not None:
-            self._lead(self.leader.tick(self._now))
+            is_settled, effects = self.leader.is_settled, self.leader.tick(self._now)
+            if is_settled and effects:
+                raise Violation(f"node {self.id}: a leader that was settled had something to do: {effects}")
+            self._lead(effects)
         self.simulation.at(60, self._guarded(self._tick))
 
     def apply(self, metadata: Metadata) -> None:
@@ -303,6 +307,8 @@ class Node:
             match effect:
                 case HighWatermarkAdvanced():
                     pass  # read from the leader itself, below
+                case FollowerLeftIsr():
+                    pass  # every fetch is passed on
                 case ProposeIsr():
                     self._propose(leader, effect)
         if leader.high_watermark < self.high_watermark:

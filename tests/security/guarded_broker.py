@@ -26,7 +26,8 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 class GuardedBroker:
     """A broker with an authorizer; a super user, a user with the rights that a test grants, and one without any."""
 
-    def __init__(self, ports: ReservedPorts, directory: Path) -> None:
+    def __init__(self, ports: ReservedPorts, directory: Path, **more: str) -> None:
+        """`more` are other settings, with underscores for dots."""
         self.audit = directory / "audit.log"
         users = " ".join(f'user_{name}="{name}"' for name in ("admin", "alice", "mallory"))
         self.address = (HOST, ports.reserve())
@@ -42,6 +43,7 @@ class GuardedBroker:
                 "auto.create.topics.enable": "false",
                 "group.initial.rebalance.delay.ms": "0",
                 "delegation.token.secret.key": "secret",
+                **{name.replace("_", "."): value for name, value in more.items()},
             }
         )
         self.broker.start()

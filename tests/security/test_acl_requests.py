@@ -289,7 +289,8 @@ def test_the_command_line(guarded: GuardedBroker, tmp_path: Any) -> None:
 
     def kraftpy(*arguments: str) -> str:
         address = ":".join(map(str, guarded.address))
-        result = CliRunner().invoke(cli, ["acl", *arguments, "-b", address, "--command-config", str(config)])
+        command = ["acl", *arguments, "-b", address, "--command-config", str(config)]
+        result = CliRunner(env={"COLUMNS": "120"}).invoke(cli, command)
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -306,6 +307,14 @@ def test_the_command_line(guarded: GuardedBroker, tmp_path: Any) -> None:
         ("topic", "private-", "all", "deny"),
         ("cluster", "kafka-cluster", "describe", "allow"),
     }
+    assert kraftpy("list", "--cluster", "--format", "json") == (
+        '{"resource":"cluster","name":"kafka-cluster","pattern":"literal","principal":"User:alice","host":"*",'
+        '"operation":"describe","permission":"allow"}\n'
+    )
+    assert [line.split() for line in kraftpy("list", "--cluster", "--format", "table").splitlines()] == [
+        ["resource", "name", "pattern", "principal", "host", "operation", "permission"],
+        ["cluster", "kafka-cluster", "literal", "User:alice", "*", "describe", "allow"],
+    ]
     matching = [json.loads(line) for line in kraftpy("list", "--topic", "private-1", "--matching").splitlines()]
     assert [(row["pattern"], row["host"]) for row in matching] == [("prefixed", "10.0.0.1")]
     removed = kraftpy("remove", *alice, "--operation", "read", "--topic", "orders")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
+from lone_connections import lone_connection
 
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.security.audit import NAME
@@ -36,7 +35,7 @@ def test_lines_of_one_request_are_bounded(
         client_id="c",
         client_host="/10.0.0.1",
         listener="L",
-        connection=cast("Any", SimpleNamespace(principal=principal, is_by_token=False)),
+        connection=lone_connection(principal),
     )
     with caplog.at_level(logging.INFO, NAME):
         for _ in range(2):

@@ -452,7 +452,7 @@ ALLOWED_COMPARISONS = {
     "read_header(token).algorithm != _NONE",
     "submission.nonce != self._nonce",
 }
-"""Of names, of words, and of a number that is no secret."""
+"""Comparisons of names, of words, and of a number that is no secret."""
 
 
 def test_timing_of_secrets() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import hmac
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -195,6 +199,43 @@ def test_an_unknown_name_is_challenged_like_a_known_one() -> None:
     assert iterations == LEAST_ITERATIONS
     with pytest.raises(InvalidCredentials):
         ends.final(client.final(salted_password(SHA256, "any", salt, iterations)))
+
+
+def test_an_unknown_name_costs_as_much_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step of a login takes a hash more or fewer, so that its time does not tell either whether a name exists."""
+    calls: Counter[str] = Counter()
+    modules = {"hmac": (hmac, ("digest", "compare_digest")), "hashlib": (hashlib, ("new", "pbkdf2_hmac"))}
+    for name, (module, functions) in modules.items():
+        counted = {each: counting(getattr(module, each), calls, each) for each in functions}
+        monkeypatch.setattr(scram, name, SimpleNamespace(**counted))
+
+    def cost_of(look_up: Callable[[str], ScramCredential | None], mechanism: scram.Mechanism) -> list[Counter[str]]:
+        """The calls of the first step, and of the second."""
+        client = ScramClient(mechanism, "alice", "clients")
+        ends = ScramServer(mechanism, look_up, SECRET, "servers")
+        calls.clear()
+        challenge = ends.first(client.first())
+        steps = [calls.copy()]
+        client.challenged(challenge)
+        proof = client.final(b"of a wrong password")
+        calls.clear()
+        with pytest.raises(InvalidCredentials):
+            ends.final(proof)
+        return [*steps, calls.copy()]
+
+    for mechanism in MECHANISMS.values():
+        known = cost_of(lambda _: ALICE[mechanism.name], mechanism)  # noqa: B023 - called before the next
+        assert known == cost_of(lambda _: None, mechanism)
+        assert known[1]["digest"] > 0
+        assert known[1]["compare_digest"] > 0
+
+
+def counting(function: Callable[..., Any], calls: Counter[str], name: str) -> Callable[..., Any]:
+    def counted(*arguments: Any) -> Any:
+        calls[name] += 1
+        return function(*arguments)
+
+    return counted
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,10 @@ class Shown:
         self.names: list[str] = []
 
     @contextlib.asynccontextmanager
-    async def serving(self, certificates: Certificates) -> AsyncIterator[Shown]:
+    async def serving(self, certificates: Certificates, host: str = HOST) -> AsyncIterator[Shown]:
+        """Its own certificate is that of a host."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.trusted))
-        context.load_cert_chain(certificates.issue("server", HOST))
+        context.load_cert_chain(certificates.issue("server", host))
         context.verify_mode = ssl.CERT_REQUIRED
 
         async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,8 +118,8 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node_of(settings: BrokerConfig, certificates: Certificates) -> AsyncIterator[Node]:
-    async with Shown().serving(certificates) as server, asyncio.TaskGroup() as group:
+async def node_of(settings: BrokerConfig, certificates: Certificates, host: str = HOST) -> AsyncIterator[Node]:
+    async with Shown().serving(certificates, host) as server, asyncio.TaskGroup() as group:
         node = Node(settings, server, group)
         yield node
         node.peers.close()
@@ -149,6 +150,27 @@ async def test_each_listener_has_a_certificate_of_its_own(certificates: Certific
             await node.change(after)
             assert await node.shown_to_brokers() == ("CN=second" if listener == "ssl" else "CN=first")
             assert await node.shown_to_controllers() == ("CN=first" if listener == "ssl" else "CN=second")
+
+
+@pytest.mark.parametrize(("algorithm", "is_checked"), [("https", True), ("", False)])
+async def test_a_node_of_another_host_name_is_called_only_if_names_are_not_checked(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory, algorithm: str, is_checked: bool
+) -> None:
+    """`ssl.endpoint.identification.algorithm`; the authority is checked whatever it is."""
+    settings = config(certificates, "first", **{"ssl.endpoint.identification.algorithm": algorithm})
+    async with node_of(settings, certificates, "elsewhere.example") as node:
+        if is_checked:
+            with pytest.raises(KafkaError, match="IP address mismatch"):
+                await node.peers.ask(BrokerId(2), ApiKey.HEARTBEAT, HEARTBEAT)
+            with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+                await node.shown_to_controllers()
+        else:
+            assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+    async with node_of(settings, Certificates(tmp_path_factory.mktemp("other"))) as node:
+        with pytest.raises(KafkaError, match="certificate verify failed"):
+            await node.peers.ask(BrokerId(2), ApiKey.HEARTBEAT, HEARTBEAT)
+        with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+            await node.shown_to_controllers()
 
 
 async def test_a_file_that_is_being_replaced(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from kraftpy.security.acls import (
     ResourceType,
     operation_bits,
 )
+from kraftpy.testing.ports import ReservedPorts
 from tests.security.api_requests import REQUESTS, VERSIONS, Named
 from tests.security.guarded_broker import GuardedBroker
 from tests.security.wire import Session
@@ -274,25 +278,80 @@ def test_authorized_operations_are_those_allowed(guarded: GuardedBroker) -> None
     guarded.add(ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)
     cluster = session.ask(ApiKey.DESCRIBE_CLUSTER, REQUESTS[ApiKey.DESCRIBE_CLUSTER](named))
     assert cluster.cluster_authorized_operations == operation_bits([Operation.DESCRIBE])
+    committed = guarded.admin.ask(
+        ApiKey.OFFSET_COMMIT, REQUESTS[ApiKey.OFFSET_COMMIT](named), version_of(ApiKey.OFFSET_COMMIT)
+    )
+    assert not codes_in(committed), "the group exists from here on"
     group = guarded.admin.ask(ApiKey.DESCRIBE_GROUPS, REQUESTS[ApiKey.DESCRIBE_GROUPS](named)).groups[0]
-    assert group.authorized_operations in (operation_bits(OPERATIONS[ResourceType.GROUP]), -(2**31))
+    assert group.authorized_operations == operation_bits(OPERATIONS[ResourceType.GROUP])
+    guarded.add(ResourceType.GROUP, named.group, Operation.READ)
+    group = session.ask(ApiKey.DESCRIBE_GROUPS, REQUESTS[ApiKey.DESCRIBE_GROUPS](named)).groups[0]
+    assert group.authorized_operations == operation_bits([Operation.READ, Operation.DESCRIBE])
     session.close()
 
 
-async def test_a_fetch_that_waits_ends_if_the_right_is_taken_away(guarded: GuardedBroker) -> None:
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Iterator[GuardedBroker]:
+    """A broker on which everybody may do what no ACL is about."""
+    with ReservedPorts() as ports:
+        made = GuardedBroker(ports, tmp_path, allow_everyone_if_no_acl_found="true")
+        yield made
+        made.stop()
+
+
+def test_everybody_may_use_what_no_acl_is_about(open_to_all: GuardedBroker) -> None:
+    """`allow.everyone.if.no.acl.found`: an ACL for one user shuts out the others, and no super user."""
+    guarded, requests = open_to_all, (ApiKey.PRODUCE, ApiKey.FETCH)
+    named, other = guarded.new(), guarded.new()
+    sessions = {user: guarded.session(user) for user in ("admin", "alice", "mallory")}
+
+    def refused(user: str, named: Named) -> list[ApiKey]:
+        """The requests that a user is refused."""
+        found = {key: codes_in(sessions[user].ask(key, REQUESTS[key](named), version_of(key))) for key in requests}
+        return [key for key, codes in found.items() if ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes]
+
+    def all_refused() -> dict[str, list[ApiKey]]:
+        assert all(refused(user, other) == [] for user in sessions), "nothing changes for the other topic"
+        return {user: refused(user, named) for user in sessions}
+
+    assert all_refused() == {"admin": [], "alice": [], "mallory": []}
+    guarded.add(ResourceType.TOPIC, named.topic, Operation.READ)
+    assert all_refused() == {"admin": [], "alice": [ApiKey.PRODUCE], "mallory": [*requests]}
+    guarded.add(ResourceType.TOPIC, named.topic, Operation.ALL, Permission.DENY, "admin")
+    assert all_refused() == {"admin": [], "alice": [ApiKey.PRODUCE], "mallory": [*requests]}
+    guarded.forget()
+    assert all_refused() == {"admin": [], "alice": [], "mallory": []}
+    for session in sessions.values():
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "taken_away", "error"),
+    [
+        (ApiKey.FETCH, ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (ApiKey.SHARE_FETCH, ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (ApiKey.SHARE_FETCH, ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ],
+)
+async def test_a_fetch_that_waits_ends_if_the_right_is_taken_away(
+    guarded: GuardedBroker, key: ApiKey, taken_away: ResourceType, error: ErrorCode
+) -> None:
     guarded.forget()
     named = guarded.new()
-    guarded.add(ResourceType.TOPIC, named.topic, Operation.READ)
+    names = {ResourceType.TOPIC: named.topic, ResourceType.GROUP: named.group}
+    for kind, name in names.items():
+        guarded.add(kind, name, Operation.READ)
     session = guarded.session("alice")
-    request = REQUESTS[ApiKey.FETCH](named)
+    request = REQUESTS[key](named)
     request.min_bytes, request.max_wait_ms = 1, 15_000
     loop = asyncio.get_running_loop()
     began = loop.time()
-    waiting = loop.run_in_executor(None, session.ask, ApiKey.FETCH, request, 12)
+    waiting = loop.run_in_executor(None, session.ask, key, request, 12 if key == ApiKey.FETCH else None)
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    await loop.run_in_executor(None, guarded.forget)
+    denied = partial(guarded.add, taken_away, names[taken_away], Operation.READ, Permission.DENY)
+    await loop.run_in_executor(None, denied)
     answer = await waiting
-    assert ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes_in(answer)
+    assert codes_in(answer) == {error}
     assert loop.time() - began < 14, "not only when its time was up"
     session.close()

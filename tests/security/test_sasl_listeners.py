@@ -30,6 +30,8 @@ from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.security.plain import plain_message
+from kraftpy.security.scram import MECHANISMS as MECHANISMS_OF_SCRAM
+from kraftpy.security.scram import ScramClient, salted_password
 from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
@@ -181,6 +183,22 @@ async def test_our_client_trusts_no_other_authority_and_no_other_host(
             cluster.topics(["any"])  # at once: with another error it would ask until its time is up
 
 
+async def test_our_client_takes_any_host_if_names_are_not_checked(
+    secured: Secured, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """But no other authority: `ssl.endpoint.identification.algorithm` is empty."""
+    elsewhere = {**secured.our_options("tls", "PLAIN"), "ssl_endpoint_identification_algorithm": ""}
+    elsewhere["bootstrap_servers"] = elsewhere["bootstrap_servers"].replace(HOST, "localhost")
+    async with Admin(**elsewhere) as admin:
+        await admin.list_topics()
+    with BlockingCluster(**elsewhere) as cluster:
+        assert not cluster.topics([])
+    elsewhere["ssl_truststore_location"] = str(Certificates(tmp_path_factory.mktemp("other")).trusted)
+    with pytest.raises(TlsFailed, match="certificate verify failed"):
+        async with Admin(**elsewhere) as admin:
+            await admin.list_topics()
+
+
 def test_nothing_is_served_before_a_client_is_known(secured: Secured) -> None:
     for key, version, message in [
         (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
@@ -279,6 +297,33 @@ def test_bare_tokens_of_old_clients(secured: Secured) -> None:
             assert wire.receive() == (b"" if is_right else None)
             if is_right:
                 assert wire.is_served()
+
+
+def test_each_older_version_of_authentication_is_served(secured: Secured) -> None:
+    """Version 0 does not tell how long a session lasts; it ends nevertheless, as with Kafka."""
+    with Wire.to(secured.port["short"]) as oldest, Wire.to(secured.port["short"]) as newer:
+        for version, wire, lifetime_ms in ((0, oldest, 0), (1, newer, REAUTHENTICATE_MS)):
+            assert wire.handshake("PLAIN").error_code == 0
+            answer = wire.token(plain_message("alice", PASSWORD), version)
+            assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"", lifetime_ms)
+            assert wire.is_served()
+        sleep_until(time.monotonic() + REAUTHENTICATE_MS / 1000)
+        assert not oldest.is_served()
+        assert not newer.is_served()
+    for version in (0, 1):
+        with Wire.to(secured.port["clear"]) as wire:
+            assert wire.handshake("PLAIN").error_code == 0
+            answer = wire.token(plain_message("alice", "wrong"), version)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert answer.error_message == "Authentication failed: Invalid username or password"
+            assert wire.is_closed()
+        with Wire.to(secured.port["clear"]) as wire:
+            assert wire.handshake("SCRAM-SHA-256").error_code == 0
+            client = ScramClient(MECHANISMS_OF_SCRAM["SCRAM-SHA-256"], "alice", "clients")
+            salt, iterations = client.challenged(wire.token(client.first(), version).auth_bytes)
+            salted = salted_password(client.mechanism, PASSWORD, salt, iterations)
+            client.verify(wire.token(client.final(salted), version).auth_bytes)
+            assert wire.is_served()
 
 
 def test_requests_before_authentication_are_short(secured: Secured) -> None:

@@ -32,9 +32,11 @@ from kraftpy.config import load
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
+from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.tls import server_context
+from tests.broker_wire import connect, create_topic, produce_request, read_all
 from tests.security.certificates import HOST, Certificates
 from tests.security.listeners import listener_settings, reason_not_to_start
 from tests.security.wire import BOUND_SECONDS
@@ -95,6 +97,33 @@ def test_both_versions_of_tls_are_served(secured: Secured, certificates: Certifi
     with connected(secured.port["none"], context) as connection:
         assert connection.version() == version.name.replace("_", ".")
         assert versions_over(connection)[4:8] == (7).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("listener", ["plain", "none"])
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_records_of_a_producer_that_closes_at_once_are_stored(
+    secured: Secured, certificates: Certificates, listener: str, is_announced: bool
+) -> None:
+    """With acks=0, nothing is to come from the broker. A close_notify announces the end, or does not."""
+    topic = f"left-{listener}-{is_announced}"
+    batch = encode_batch([(1_700_000_000_000, None, b"value", ())])
+    request = encode_request(ApiKey.PRODUCE, 9, 7, "test", produce_request(topic, batch, acks=0))
+    with connect(secured.address("plain")) as plain:
+        create_topic(plain, topic)
+    connection = socket.create_connection((HOST, secured.port[listener]), BOUND_SECONDS)
+    if listener == "none":
+        tls = certificates.client().wrap_socket(connection, server_hostname=HOST)
+        assert versions_over(tls), "also the tickets of TLS 1.3 are read: else closing would be a reset"
+        tls.sendall(60 * request)
+        if is_announced:
+            with contextlib.suppress(OSError):
+                tls.settimeout(0)
+                tls.unwrap()
+        tls.close()
+    else:
+        connection.sendall(60 * request)
+        connection.close()
+    eventually(lambda: len(read_all(secured.address("plain"), topic)) == 60, "60 records")
 
 
 def test_a_certificate_is_asked_for_as_the_listener_says(secured: Secured, certificates: Certificates) -> None:
@@ -354,6 +383,15 @@ def test_keys_may_be_in_the_settings(certificates: Certificates) -> None:
     [
         ({"ssl_keystore_location": "/nowhere.pem"}, "ssl.keystore.location=/nowhere.pem: No such file or directory"),
         ({"ssl_keystore_type": "JKS"}, "only PEM is; convert it with"),
+        (
+            {"ssl_keystore_type": "PKCS12"},
+            "ssl.keystore.type=PKCS12 is not supported: only PEM is; "
+            "convert it with 'openssl pkcs12 -in FILE -out FILE.pem'",
+        ),
+        (
+            {"ssl_truststore_type": "pkcs12", "ssl_truststore_password": "x"},
+            "ssl.truststore.type=PKCS12 is not supported: only PEM is; convert it with 'openssl pkcs12 -in",
+        ),
         ({"ssl_keystore_password": "x"}, "a password cannot be specified with PEM format"),
         ({"ssl_cipher_suites": "TLS_NONE_WITH_NONE"}, "TLS_NONE_WITH_NONE is not known"),
         ({"ssl_cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen individually"),
@@ -432,6 +470,8 @@ class Echo:
 
     def buffer_updated(self, nbytes: int) -> None:
         self._transport.write(self._buffer[:nbytes])
+
+    def eof_received(self) -> None: ...
 
     def pause_writing(self) -> None: ...
 

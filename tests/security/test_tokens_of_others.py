@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from lone_connections import lone_connection
 
 from kraftpy.broker.handlers.delegation_tokens import expire_delegation_token, renew_delegation_token
 from kraftpy.broker.request import RequestContext
@@ -49,7 +50,7 @@ class Lagging:
 
 
 def request_context(key: ApiKey) -> RequestContext:
-    connection = cast("Any", SimpleNamespace(principal=Principal(USER, "bob"), is_by_token=False))
+    connection = lone_connection(Principal(USER, "bob"))
     return RequestContext(api_key=key, api_version=2, client_id="", client_host="", listener="L", connection=connection)
 
 

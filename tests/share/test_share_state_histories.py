@@ -368,7 +368,7 @@ def test_a_coordinator_keeps_what_it_said_it_keeps(seed: int) -> None:
             case 0:
                 if chance.random() < 0.1 or not epochs[key]:
                     epochs[key] += 1
-                    begun_at[key] = len(world.requests) + 1  # what was written before is no more
+                    begun_at[key] = len(world.requests) + 1  # earlier writes are no more
                 world.request(Initialize(key=key, state_epoch=epochs[key], start_offset=chance.choice((-1, 0))))
             case 1:
                 world.request(Read(key=key, leader_epoch=chance.randrange(4)))

@@ -9,7 +9,10 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from rich.console import Console
 
 from kraftpy.audit.interceptor import AuditInterceptor
 from kraftpy.demo import run
+from kraftpy.demo.console import take_picture
 from kraftpy.demo.consume import consume
 from kraftpy.demo.flights import Event, NoInputError
 from kraftpy.demo.interrupts import run_async, termination_as_interrupt
@@ -123,9 +127,30 @@ def test_the_whole_story_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         said = io.StringIO()
         return tell(tmp_path, EVENTS, Console(file=said, width=200)), said.getvalue()
 
-    status, said = told()
+    pages: dict[str, str] = {}
+    taken: list[bool] = []
+
+    def looked(url: str, picture: Path) -> bool:
+        """Look at the page as well: the nodes still run."""
+        with urllib.request.urlopen(url, timeout=60) as page:
+            pages[url] = page.read().decode()
+        taken.append(take_picture(url, picture))
+        return taken[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "take_picture", looked)
+        status, said = told()
     assert status == 0, said
     assert "it balances" in said
+    address = re.search(r"watch them in a browser while this runs: (http://\S+)\n", said)
+    assert address is not None, said
+    nodes = re.search(r"three nodes on (\S+);", said)
+    assert nodes is not None
+    assert nodes[1] in pages[address[1]]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address[1], timeout=5)
+    screen = tmp_path / "console.png"
+    assert [screen.exists(), f"the console:     {screen}\n" in said] == taken * 2  # False without Chromium
     assert "was killed after" in said
     tables = tmp_path / "flights-pipeline" / "tables"
     wanted, still_open = from_silver(tables / "silver")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,23 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "kraftpy pipeline init NAME creates one" in nowhere.output
 
 
+def test_a_port_that_spark_cannot_do_without_is_named_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create("hourly", tmp_path, **_ADDRESSES)
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        monkeypatch.setattr("kraftpy.pipeline.run._PORT", port)
+        result = CliRunner().invoke(
+            cli, ["pipeline", "run", "--project", str(tmp_path / "hourly")], catch_exceptions=False
+        )
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert f"cannot listen on port {port}: Address already in use. Spark's pipelines use this port" in line
+
+
 @pytest.mark.parametrize("command", ["run", "dry-run"])
 def test_a_master_is_passed_on(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's program takes it as a remote, and starts a server with it only in the mode "connect"."""
@@ -116,6 +134,7 @@ def test_a_master_is_passed_on(command: str, tmp_path: Path, monkeypatch: pytest
     program.write_text(f'#!/bin/sh\necho "$SPARK_API_MODE:$@" >>{told}\n')
     program.chmod(0o755)
     monkeypatch.setattr("kraftpy.pipeline.run.spark_home", lambda: home)
+    monkeypatch.setattr("kraftpy.pipeline.run._PORT", 0)
     monkeypatch.delenv("SPARK_API_MODE", raising=False)
     project = ["--project", str(tmp_path / "hourly")]
     for more in ([], ["--master", "spark://master:7077"]):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from sink_rows_of_tests import columns_of, frame, records_in, with_servers
 
 from kraftpy.audit import topic as audit_topic
 from kraftpy.audit.counting import count_log
 from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.spark.sink import abort_all, audit_rows, commit_all, prepare, write_rows
+from kraftpy.spark.sink import BatchSink, StreamSink, abort_all, audit_rows, commit_all, prepare, write_rows
 from kraftpy.spark.sink_options import WriteOptions, parse_write_options
 from kraftpy.spark.sink_transactions import Mark, ReplayError, TaskKey, Transaction
 from kraftpy.testing.cluster import EmbeddedBroker
@@ -75,6 +77,31 @@ def test_a_replayed_batch_is_written_once(
         results = [write_once(rows(5, name=f"b{b}"), options, task(query, b)) for b in (0, 1)]
     assert results == [0, 0]
     assert committed(kraftpy_server, topic) == sorted(f"b{b}-{n}" for b in (0, 1) for n in range(5))
+
+
+def test_what_the_tasks_of_a_batch_have_written_is_logged(
+    topic_of: Filler, kraftpy_server: EmbeddedBroker, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = with_servers({"topic": topic_of([])}, kraftpy_server.bootstrap)
+    schema = from_arrow_schema(frame(value=["x"]).schema)
+    sink = BatchSink(options, schema, overwrite=False)
+    three, two = (sink.write(rows(count)) for count in (3, 2))
+    once = {**options, "delivery": "exactly_once"}
+    stream = StreamSink(once, schema, overwrite=False)
+    tasks = [prepare(rows(4), COLUMNS, parse_write_options(once), task(query, 7, number)) for number in (0, 1)]
+    with caplog.at_level(logging.INFO, logger="kraftpy.spark"):
+        sink.commit([three, two])
+        sink.abort([three, None])
+        stream.commit(tasks, 7)
+        stream.commit([prepare(rows(4), COLUMNS, parse_write_options(once), task(query, 7))], 7)
+        stream.abort([None], 8)
+    assert [(record.levelname, record.message) for record in caplog.records if record.name == "kraftpy.spark"] == [
+        ("INFO", "write: 5 rows written by 2 tasks, 0 had been written before"),
+        ("INFO", "a failed write: 3 rows written by 1 tasks, 0 had been written before"),
+        ("INFO", "batch 7: 8 rows written by 2 tasks, 0 had been written before"),
+        ("INFO", "batch 7: 0 rows written by 1 tasks, 4 had been written before"),
+        ("INFO", "failed batch 8: 0 rows written by 0 tasks, 0 had been written before"),
+    ]
 
 
 def test_partitions_and_queries_do_not_know_of_each_other(

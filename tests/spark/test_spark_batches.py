@@ -1,4 +1,4 @@
-"""What is read from a progress event, and what is said of one that is not whole."""
+"""Batches read from progress events, and the errors for events that are not whole."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from kraftpy.spark.checkpoints import CheckpointError, release, without_ids
 from kraftpy.testing.cluster import EmbeddedBroker
 
 RECORDED = Path(__file__).resolve().parent / "checkpoints" / "connector-4.2.0"
-"""Of a query on the connector: topic `taken-over`, ten records of each partition a batch. The third was not done."""
+"""A query on the connector: topic `taken-over`, ten records of each partition a batch. The third was not done."""
 IDS = '"#topicIds":{"t":"AAAAAAAAAAAAAAAAAAAAAQ"}'
 FILE = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n'
 
 
 def offsets_as_the_connector_reads(path: Path) -> dict[str, dict[int, int]]:
-    """What its JSON reader makes of the offsets: topics with numbers. Raises ValueError for anything else."""
+    """The offsets as its JSON reader reads them: topics with numbers. Raises ValueError for anything else."""
     found = json.loads(path.read_text().splitlines()[2])
     return {topic: {int(index): int(offset) for index, offset in each.items()} for topic, each in found.items()}
 

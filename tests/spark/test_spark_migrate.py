@@ -26,7 +26,7 @@ def documented() -> list[dict[str, str]]:
 
 
 def outcome(row: dict[str, str], kind: str) -> str:
-    """What happens to a query with the option: it is refused, warned of, or taken in silence."""
+    """The outcome of a query with the option: it is refused, warned of, or taken in silence."""
     parse = {"stream": parse_stream_options, "batch": parse_read_options, "sink": parse_write_options}[kind]
     needed = {"kafka.bootstrap.servers": "h:1", **({"topic": "t"} if kind == "sink" else {"subscribe": "t"})}
     if row["name"] in ("assign", "subscribePattern"):

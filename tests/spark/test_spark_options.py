@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kraftpy.spark import lookup
 from kraftpy.spark.offsets import (
     Assign,
     AtOffsets,
@@ -43,6 +44,20 @@ def test_the_defaults_are_those_of_sparks_own_batch_source() -> None:
     assert options.client.bootstrap_servers == "broker:9092"
     assert options.client.isolation_level == "read_uncommitted"
     assert options.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "rack"), [("east", "east"), ("${env:RACK}", "west"), ("r-${env:RACK}", "r-west"), ("${env:NONE}", "")]
+)
+def test_each_process_that_reads_fills_in_its_rack(monkeypatch: pytest.MonkeyPatch, given: str, rack: str) -> None:
+    made: dict[str, object] = {}
+    monkeypatch.setattr(lookup, "RangeReader", lambda *_, **options: made.update(options))
+    monkeypatch.setenv("RACK", "west")
+    monkeypatch.delenv("NONE", raising=False)
+    options = parse(kafka__client__rack=given)
+    assert (options.client.client_rack, options.warnings) == (given, ())
+    lookup.connect(options.client, timeout_ms=1_000)
+    assert made["client_rack"] == rack
 
 
 def test_names_are_case_insensitive() -> None:

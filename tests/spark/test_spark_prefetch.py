@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from driving import PLAIN, Query, is_simple
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kraftpy.spark import prefetch
+from kraftpy.spark import pace, prefetch
 from kraftpy.spark.offsets import DataLossError
 from kraftpy.spark.stream import StreamReader
 from kraftpy.testing.cluster import EmbeddedBroker
@@ -21,7 +21,9 @@ Filler = Callable[..., str]
 
 
 @pytest.fixture
-def query_of(kraftpy_server: EmbeddedBroker) -> Callable[..., Query]:
+def query_of(kraftpy_server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Query]:
+    monkeypatch.setattr(pace, "SLOW_MS", 600_000)  # a machine may be slow
+
     def make(topic: str, schema: StructType = PLAIN, **options: str) -> Query:
         named = {
             "kafka.bootstrap.servers": kraftpy_server.bootstrap,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.functions import udf
 from sink_rows_of_tests import records_in
+from waiting import eventually
 
 from kraftpy.audit import topic as audit_topic
 from kraftpy.spark.load import LoadOptions, SparkTasks, load
@@ -56,6 +57,21 @@ def test_a_batch_write(
     assert len(found) == 5010, "another write is another write"
     assert {int(value or b"") for _, _, value, _ in found} == set(range(5000))
     assert {tuple(headers) for _, _, value, headers in found if int(value or b"") == 1000} == {(("h", b"x"),)}
+
+
+def test_spark_keeps_the_line_of_a_batch_write(spark: Any, save: Callable[..., None], topic_of: Filler) -> None:
+    """Spark starts its Python workers without a configuration of logging, which has warnings written only."""
+    kept, line = (
+        "spark.sql.pyspark.worker.logging.enabled",
+        "write: 30 rows written by 3 tasks, 0 had been written before",
+    )
+    spark.conf.set(kept, "true")
+    try:
+        save(spark.range(0, 30, numPartitions=3).selectExpr("cast(id as string) value"), topic=topic_of([]))
+        logged = spark.sql("select level, msg from python_worker_logs() where logger = 'kraftpy.spark'")
+        eventually(lambda: ("INFO", line) in {tuple(row) for row in logged.collect()}, "Spark has the line")
+    finally:
+        spark.conf.unset(kept)
 
 
 def test_what_the_reader_yields_can_be_written(

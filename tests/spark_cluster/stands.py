@@ -1,7 +1,7 @@
-"""What stands in the machines: three brokers; Spark's master, two workers, and drivers.
+"""The programs in the machines: three brokers; Spark's master, two workers, and drivers.
 
 Workers have Spark, a Java and a bare Python, and nothing of this package: its checkout and its environment are empty
-directories there. What they know of it is in the archive that `spark-submit --archives` brings them, made as the page
+directories there. They have it from the archive that `spark-submit --archives` brings them, made as the page
 docs/how-to/spark-cluster.md says.
 """
 
@@ -179,7 +179,7 @@ class SparkMachines:
         }
 
     def settings(self, *, with_archive: bool = True) -> dict[str, str]:
-        """What a driver is told: where the cluster is, and what the executors get."""
+        """The settings of a driver: where the cluster is, and what the executors get."""
         found = {
             "spark.master": self.url,
             "spark.driver.host": self.driver.host,
@@ -210,7 +210,7 @@ class SparkMachines:
         return self.driver.start(command, self.driver_environment(), cwd=self.own)
 
     def driver_environment(self) -> dict[str, str]:
-        """Of programs in the driver's machine. Pythons are variables: settings are not looked at everywhere."""
+        """For programs in the driver's machine. Pythons are variables: settings are not looked at everywhere."""
         pythons = {"PYSPARK_DRIVER_PYTHON": str(BARE_PYTHON), "PYSPARK_PYTHON": str(BARE_PYTHON)}
         return {**self._environment(self.driver), **pythons, "PYTHONPATH": str(self.packages), "HOME": str(self.own)}
 

@@ -1,4 +1,4 @@
-"""What a client is asked for. The ids and orders were computed by Java, with Kafka's own classes."""
+"""The metrics that a client is asked for. The ids and orders were computed by Java, with Kafka's own classes."""
 
 from __future__ import annotations
 

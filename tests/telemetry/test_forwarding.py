@@ -1,4 +1,4 @@
-"""What clients push reaches a collector, which may be slow, refuse or be gone."""
+"""Metrics that clients push reach a collector, which may be slow, refuse or be gone."""
 
 from __future__ import annotations
 

@@ -205,6 +205,7 @@ def consumed_by_kafka_python(bootstrap: str, topic: str, count: int) -> list[byt
         retry_backoff_ms=20,
         enable_auto_commit=False,
     )
+    assert consumer.partitions_for_topic(topic)  # a leader without metadata assigns nothing, for minutes
     found: list[bytes] = []
     deadline = time.monotonic() + BOUND_SECONDS
     while len(found) < count:

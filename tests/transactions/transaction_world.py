@@ -36,7 +36,7 @@ class World:
         self.config = config or TransactionConfig()
         self.now = Millis(0)
         self.flushed: list[Record] = []  # the log of earlier loads
-        self.added: dict[int, Record] = {}  # what this coordinator's appends added to it, by token
+        self.added: dict[int, Record] = {}  # records that this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
         self.requests: dict[int, Command] = {}

@@ -4,8 +4,10 @@ Any broker answers, and asks the quorum's leader for details that only the leade
 caught up, and one change is made at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the
 commit).
 
-Voters are identified by node id. If a request names a directory, it must be the one that the voter has now, and the
-voter must be connected to the quorum's leader, which asks for it. Left out: identifying voters by directory as well.
+A quorum that was formatted with its first voters knows each voter's directory: a node with a new disk is another voter,
+and the old one can be removed by its directory's id. A quorum that was configured by `controller.quorum.voters` knows
+node ids alone. If a request names a directory there, it must be the one that the voter has now, and the voter must be
+connected to the quorum's leader, which asks for it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from kraftpy.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, 
 from kraftpy.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from kraftpy.broker.handlers.services import HasMetadata
     from kraftpy.broker.metadata.quorum_description import QuorumDescription, ReplicaOfLog
@@ -104,7 +106,7 @@ def _state(described: QuorumDescription, ids: Mapping[int, bytes]) -> QuorumPart
 def _replica(replica: ReplicaOfLog, leader_id: int, ids: Mapping[int, bytes]) -> ReplicaState:
     return ReplicaState(
         replica_id=replica.node_id,
-        replica_directory_id=ids.get(replica.node_id, ZERO_UUID),
+        replica_directory_id=replica.directory_id or ids.get(replica.node_id, ZERO_UUID),
         log_end_offset=replica.log_end_offset,
         last_fetch_timestamp=replica.last_caught_up_ms if replica.node_id == leader_id else replica.last_fetch_ms,
         last_caught_up_timestamp=replica.last_caught_up_ms,
@@ -130,15 +132,16 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.voter_id} is not a valid voter id")
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
-            voters = _voters(await broker.metadata.quorum.describe())
+            described = await broker.metadata.quorum.describe()
             ids = await broker.metadata.quorum.directory_ids()
             key = _key(request.voter_id, request.voter_directory_id)
-            if request.voter_id in voters:
-                problem = f"The voter id for {key} is already part of the set of voters {_keys(voters, ids)}."
+            if request.voter_id in _voters(described):
+                problem = f"The voter id for {key} is already part of the set of voters {_keys(described, ids)}."
                 raise KafkaError(ErrorCode.DUPLICATE_VOTER, problem)
             if not _has_directory(request.voter_id, request.voter_directory_id, ids):
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"New voter {key} is not ready to receive requests")
-            await broker.metadata.quorum.change_voter(add=(request.voter_id, address))
+            own = ids.get(request.voter_id) if described.has_directories else None
+            await broker.metadata.quorum.change_voter(add=(request.voter_id, address), directory_id=own)
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
     except TimeoutError:
@@ -156,14 +159,15 @@ async def remove_raft_voter(
     try:
         _check(broker, request.cluster_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
-            voters = _voters(await broker.metadata.quorum.describe())
-            ids = await broker.metadata.quorum.directory_ids()
+            described = await broker.metadata.quorum.describe()
+            ids = _directories(described, await broker.metadata.quorum.directory_ids())
             is_meant = _has_directory(request.voter_id, request.voter_directory_id, ids)
-            if request.voter_id not in voters or not is_meant:
+            if request.voter_id not in _voters(described) or not is_meant:
                 key = _key(request.voter_id, request.voter_directory_id)
-                problem = f"Cannot remove voter {key} from the set of voters {_keys(voters, ids)}"
+                problem = f"Cannot remove voter {key} from the set of voters {_keys(described, ids)}"
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND, problem)
-            await broker.metadata.quorum.change_voter(remove=request.voter_id)
+            named = ids.get(request.voter_id) if described.has_directories else None
+            await broker.metadata.quorum.change_voter(remove=request.voter_id, directory_id=named)
             await _committed(broker, request.voter_id, votes=False)
     except TimeoutError:
         late = "not committed in time; describe the quorum before you try again"
@@ -190,8 +194,14 @@ def _key(node_id: int, directory_id: bytes) -> str:
     return f"ReplicaKey(id={node_id}, directoryId={shown})"
 
 
-def _keys(voters: Iterable[int], ids: Mapping[int, bytes]) -> str:
-    return f"[{', '.join(_key(voter, ids.get(voter, ZERO_UUID)) for voter in sorted(voters))}]"
+def _keys(described: QuorumDescription, ids: Mapping[int, bytes]) -> str:
+    known = _directories(described, ids)
+    return f"[{', '.join(_key(voter, known.get(voter, ZERO_UUID)) for voter in sorted(_voters(described)))}]"
+
+
+def _directories(described: QuorumDescription, ids: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Return the directories of the voters in the log, if it has them; otherwise those that the nodes have now."""
+    return {**ids, **{each.node_id: each.directory_id for each in described.voters if each.directory_id is not None}}
 
 
 def _address(broker: Broker, request: AddRaftVoterRequest) -> str:

@@ -7,8 +7,9 @@ no session. An offset in a log that has diverged from the leader's acknowledges 
 
 A request looks only at the partitions it names and at those of its session that changed since the last answer: neither
 an idle follower nor a single append costs as much as a thousand partitions. An answer has at most `_MOST_ANSWERED`
-partitions; what changed besides comes first in the next one. For the others, the leader notes now and then, in slices,
-that the follower still has what it last fetched from, because its lag is measured by that.
+partitions; what changed besides comes first in the next one. The leaders of the others know when the session was last
+used, because a follower's lag is measured by that. A follower that is not in the ISR of some of them joins once it has
+enough, so it is recorded now and then, in slices, that it still has what it last fetched from there.
 
 Records go out as soon as there are any. If only the high watermark or the log start has moved, the answer waits a few
 milliseconds for records to travel with. A throttled follower gets its records when the throttle releases them
@@ -72,6 +73,8 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    if fetched.session is not None:
+        fetched.session.last_request.at = broker.clock.monotonic_ms()
     broker.replicas.confirmations.asked(fetched.session)
     reading = _Reading(broker, request, fetched, context.connection)
     try:
@@ -153,13 +156,13 @@ class _Reading:
                 return
 
     async def _sweep(self, now: float) -> None:
-        """Note what the follower still has of partitions without changes."""
+        """Record what the follower still has of partitions without changes that it may join."""
         session = self._fetched.session
         lag_s = self._broker.config.replica_lag_time_max_ms / 1000
         if session is None or now - session.swept_at < min(_SWEEP_S, lag_s / _SWEEPS_PER_LAG):
             return
         session.swept_at = now
-        async for some in in_slices([*session.partitions.items()], _SWEPT_AT_ONCE):
+        async for some in in_slices([*session.joining.items()], _SWEPT_AT_ONCE):
             self._sweep_some(some)
 
     def _sweep_some(self, some: Sequence[tuple[PartitionKey, FetchedPartition]]) -> None:
@@ -175,7 +178,15 @@ class _Reading:
                 self._changed_keys.put_back(key)
 
     def _note(self, replica: Replica, partition: FetchedPartition) -> None:
-        replica.fetched(self._follower, self._follower_epoch, partition.fetch_offset, partition.log_start_offset)
+        follower, epoch = self._follower, self._follower_epoch
+        replica.fetched(follower, epoch, partition.fetch_offset, partition.log_start_offset, partition)
+        session = self._fetched.session
+        if session is None or replica.leading is None:
+            return
+        if follower not in replica.leading.maximal_isr:
+            session.joining[partition.key] = partition
+        elif session.joining:
+            session.joining.pop(partition.key, None)
 
     def _read(self, keys: Iterable[PartitionKey]) -> None:
         left_over: list[PartitionKey] = []

@@ -4,7 +4,8 @@ Acknowledgements in a ShareFetch are written before the fetch acquires records, 
 were the other way round, the acquired records would be locked, with no member working on them, for as long as a write
 takes that finds no coordinator. A fetch waits for `min_bytes`, at most `max_wait_ms` from its arrival. If another
 broker leads a partition, the answer comes at once and names that broker (KIP-951), so that members do not keep asking
-in the wrong place. A partition that cannot be loaded yet, or does not exist, hurries no fetch.
+in the wrong place. A partition that cannot be loaded yet, or does not exist, hurries no fetch. A fetch that waits ends
+when a right to read is taken away.
 
 Acquired records are handed out once this broker has confirmed that it still leads (`replication.leadership_check`);
 otherwise they are given back, and the member is sent to look for the new leader. A leader that is cut off does not know
@@ -14,8 +15,6 @@ Records travel in whole batches of the log, and only batches with acquired recor
 them which records are acquired; these need not be contiguous.
 
 KIP-932; KIP-1206 (`share_acquire_mode`), KIP-1222 (renewing locks).
-
-Left out: throttling.
 """
 
 from __future__ import annotations
@@ -130,6 +129,8 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         if not is_closing and not request.is_renew_ack and request.max_records > 0:
             await fetch.wait()
             await fetch.confirm()
+    except KafkaError as error:
+        return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     finally:
         if is_closing:
             close_session(broker, key)
@@ -223,6 +224,9 @@ class _Fetch:
         self._session = session
         self._has_skipped = False
         self._has_acquired = False
+        self._allowed: set[SharedPartition] = set()
+        """The partitions that the client could read when they were looked at last."""
+        self._has_lost_right = False
         self._deadline = asyncio.get_running_loop().time() + max(0, request.max_wait_ms) / 1000
         self.taken: dict[SharedPartition, _Taken] = {}
 
@@ -237,18 +241,30 @@ class _Fetch:
         return [*told, *(partition for partition in results if partition not in told)]
 
     async def wait(self) -> None:
-        """Acquire records once there are enough, or when time is up; none if the session has ended."""
+        """Acquire records once there are enough, or when time is up; none if the session has ended.
+
+        Raises KafkaError (GROUP_AUTHORIZATION_FAILED) if the right to read the group is taken away.
+        """
         loop = asyncio.get_running_loop()
         while self._is_open:
             is_late = loop.time() >= self._deadline
             self._has_skipped = False
             with Watch(()) as watch:
+                self._check_group_right(watch)
                 if await self._look(watch, is_late=is_late) or is_late:
                     return
                 if self._has_skipped:  # nothing here was of use, but there may be records further on
                     await asyncio.sleep(0)
                     continue
                 await watch.wait_until(self._deadline)
+
+    def _check_group_right(self, watch: Watch) -> None:
+        """Check that the client may read the group, and watch its rights. Raises KafkaError."""
+        if self._rights.are_unlimited:
+            return
+        watch.add(self._rights)
+        if not self._rights.allows(Operation.READ, ResourceType.GROUP, self._session.key.group_id):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     async def _look(self, watch: Watch, *, is_late: bool) -> bool:
         """Acquire what there is, and watch all partitions looked at; return whether the answer should be sent.
@@ -300,18 +316,29 @@ class _Fetch:
         for partition in partitions:
             key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
             try:
-                _check_rights(self._broker, self._rights, partition, is_asked_for=partition not in self.taken)
+                self._check_topic_right(partition)
                 held[partition] = self._broker.share_partitions.get(key)
             except KafkaError as error:
                 self.taken[partition] = _Taken(error)
         return held
+
+    def _check_topic_right(self, partition: SharedPartition) -> None:
+        """Check that the client may read the topic, and note if it could a moment ago. Raises KafkaError."""
+        try:
+            _check_rights(self._broker, self._rights, partition, is_asked_for=partition not in self.taken)
+        except KafkaError:
+            self._has_lost_right |= partition in self._allowed
+            raise
+        if not self._rights.are_unlimited:
+            self._allowed.add(partition)
 
     def _take(
         self, looked_at: Sequence[SharedPartition], held: dict[SharedPartition, HeldPartition], *, is_late: bool
     ) -> bool:
         """Acquire records if there are enough, or it is late; return whether the answer should be sent."""
         known = (self.taken.get(partition) for partition in looked_at)
-        must_answer = any(taken and taken.error and taken.error.code in _LED_ELSEWHERE for taken in known)
+        is_elsewhere = any(taken and taken.error and taken.error.code in _LED_ELSEWHERE for taken in known)
+        must_answer = is_elsewhere or self._has_lost_right
         found: list[tuple[SharedPartition, HeldPartition, int, list[Piece]]] = []
         remaining_bytes = min(self._request.max_bytes, self._broker.config.fetch_max_bytes)
         total_bytes = 0

@@ -31,6 +31,8 @@ _SECURE_CONNECT_SECONDS = 10.0
 """The same with TLS or SASL, and for a renewal: as long as a handshake may take on client listeners."""
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
+_KNOCKS = 5
+"""Knocks in vain after which this node connects, if its voters come from the log."""
 
 
 class Dialer:
@@ -40,6 +42,7 @@ class Dialer:
         self.address = address
         self.peer = peer
         self._links = links
+        self._knocks = 0
         self._retry_soon = asyncio.Event()
         self._task = tasks.create_task(self._run(), name=f"link to {address}")
 
@@ -54,7 +57,9 @@ class Dialer:
     async def _run(self) -> None:
         pause = _RETRY_SECONDS
         while True:
-            if not self._is_connected():
+            if self._is_connected():
+                self._knocks = 0
+            else:
                 await self._call()
             timeout = None if self._is_connected() else pause * random.uniform(0.8, 1.2)
             try:
@@ -73,7 +78,8 @@ class Dialer:
     async def _call(self) -> None:
         links, loop = self._links, asyncio.get_running_loop()
         address, login, options = self.address, None, dict[str, Any]()
-        is_knock = self.peer is not None and not links.connects_to(self.peer)
+        is_patient = not links.follows_log or self._knocks < _KNOCKS
+        is_knock = self.peer is not None and not links.connects_to(self.peer) and is_patient
         made: list[Link] = []
 
         def connection() -> Link:
@@ -99,8 +105,11 @@ class Dialer:
         if login is not None:
             await self._log_in(made[0], login)
         peer = await made[0].ready
+        self._knocks += is_knock
         if peer is not None:
             self.peer = peer
+        elif made[0].is_to_itself:
+            links.forget_bootstrap(address)
 
     async def _log_in(self, link: Link, login: Login) -> None:
         """Begin or renew the session of a link; if that fails, close the link."""

@@ -146,6 +146,8 @@ class Link(asyncio.Protocol):
         self._unanswered = 0
         """The number of the peer's unanswered requests."""
         self.peer: int | None = None
+        self.is_to_itself = False
+        """True if this node found its own id at an address that it called."""
         self.principal: Principal = ANONYMOUS
         """The caller's principal, by its certificate or login; unknown on the caller's side."""
         self.host = ""
@@ -400,6 +402,10 @@ class Link(asyncio.Protocol):
             self._demand_rights(self.principal)
             self._send_identity()
         node, links = identity["node"], self._links
+        if node == links.node_id and self._expected is None and identity["expects"] is None:
+            self.is_to_itself = self._is_caller
+            self.close("it has this node's id: an address among controller.quorum.bootstrap.servers is this node's own")
+            return
         if node == links.node_id or self._expected not in (None, node):
             raise ConnectionRefused(
                 "id", f"node {node} answers at the address of node {self._expected}, or has this node's id"

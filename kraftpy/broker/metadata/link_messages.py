@@ -80,6 +80,11 @@ def _fixed_list(*checks: Check) -> Check:
     )
 
 
+def _either(*checks: Check) -> Check:
+    """A value that passes one of the checks."""
+    return lambda value: any(check(value) for check in checks)
+
+
 def _list(check: Check, most: int) -> Check:
     return lambda value: type(value) is list and len(value) <= most and all(map(check, value))
 
@@ -87,9 +92,11 @@ def _list(check: Check, most: int) -> Check:
 # -- shapes
 
 _NODE = _number(0, MAX_NODE_ID)
+_DIRECTORY_ID = _bytes(16, 16)
 _REPLICA = _fixed_list(_NODE, _number(), _number(-1), _number(-1))
 _VOTER = _fixed_list(_NODE, _text(300))
-_DIRECTORY_ID = _bytes(16, 16)
+_VOTER_WITH_DIRECTORY = _fixed_list(_NODE, _text(300), _DIRECTORY_ID)
+_REPLICA_WITH_DIRECTORY = _fixed_list(_NODE, _number(), _number(-1), _number(-1), _DIRECTORY_ID)
 
 _HELLO: Shape = {"version": _number(0, 1 << 31), "nonce": _bytes(16, 64)}
 _IDENTITY: Shape = {
@@ -109,6 +116,7 @@ REQUESTS: Mapping[str, Shape] = {
     "follow": {"after": _number(), "leader": _number(-1, MAX_NODE_ID), "term": _number(-1)},
     "heartbeat": {"epoch": _number(-1), "applied": _number(-1), "wants_fence": _flag, "wants_shut_down": _flag},
     "describe quorum": {},
+    "directory": {"id": _DIRECTORY_ID},
     "directory id": {},
     "directory ids": {},
     "change voter": {"add": _optional(_VOTER), "remove": _optional(_NODE)},
@@ -120,7 +128,7 @@ ANSWERS: Mapping[str, Shape] = {
         "leader": _number(-1, MAX_NODE_ID),
         "term": _number(-1),
         "applied": _number(),
-        "voters": _list(_VOTER, _MAX_NODES),
+        "voters": _list(_either(_VOTER, _VOTER_WITH_DIRECTORY), _MAX_NODES),
         "entries": _list(_fixed_list(_number(1), _number(), _bytes()), _MAX_ENTRIES),
     },
     "heartbeat": {
@@ -131,23 +139,25 @@ ANSWERS: Mapping[str, Shape] = {
     },
     "describe quorum": {
         "leader": _fixed_list(_NODE, _number(), _number()),
-        "voters": _list(_REPLICA, _MAX_NODES),
-        "observers": _list(_REPLICA, _MAX_NODES),
+        "voters": _list(_either(_REPLICA, _REPLICA_WITH_DIRECTORY), _MAX_NODES),
+        "observers": _list(_either(_REPLICA, _REPLICA_WITH_DIRECTORY), _MAX_NODES),
         "addresses": _list(_VOTER, _MAX_NODES),
     },
     "directory id": {"id": _DIRECTORY_ID},
     "directory ids": {"ids": _list(_fixed_list(_NODE, _DIRECTORY_ID), _MAX_NODES)},
     "change voter": {"refused": _optional(_text(10_000))},
 }
-_OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _fixed_list(_number(), _number(), _bytes(0, 1 << 32))}}
-"""Fields of answers that may be left out."""
+_OPTIONAL_ANSWERS: Mapping[str, Shape] = {"follow": {"snapshot": _fixed_list(_number(), _number(), _bytes(0, 1 << 32))}}
+_OPTIONAL_REQUESTS: Mapping[str, Shape] = {"change voter": {"directory": _DIRECTORY_ID}}
+"""Fields that may be left out. Nodes of earlier versions refuse those of requests."""
 
 
 def check(shapes: Mapping[str, Shape], kind: str, body: Mapping[str, Any]) -> None:
     """Check that a body has the declared shape of its kind, if any. Raises BadBodyError."""
     shape = shapes.get(kind)
     if shape is not None:
-        _check(f"{kind}", shape, _OPTIONAL.get(kind, {}) if shapes is ANSWERS else {}, body)
+        optional = _OPTIONAL_ANSWERS if shapes is ANSWERS else _OPTIONAL_REQUESTS
+        _check(f"{kind}", shape, optional.get(kind, {}), body)
 
 
 def _check(what: str, shape: Shape, optional: Shape, body: Mapping[str, Any]) -> None:

@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.change_publisher import Changed, ChangePublisher
+from kraftpy.broker.metadata.configured_voters import addresses_of, first_voters
 from kraftpy.broker.metadata.pending_submissions import PendingSubmissions
-from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, TopicDefaults, address_problem
+from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, TopicDefaults
 from kraftpy.broker.metadata.state_machine import Note, RecordingMachine
 from kraftpy.broker.metadata.voter import Voter
+from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.bootstrap import read_bootstrap
 from kraftpy.config import BrokerConfig
-from kraftpy.config.quorum import parse_address
+from kraftpy.config.quorum import UNFORMATTED
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -68,8 +70,10 @@ from kraftpy.metadata.decision import (
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Entry
 from kraftpy.metadata.proposals import check_proposal
+from kraftpy.metadata.voters import VoterSet
 from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.schema import ZERO_UUID
 from kraftpy.security.scram import ScramCredential
 
 if TYPE_CHECKING:
@@ -104,6 +108,8 @@ class MetadataLog:
         self._clock = clock
         self._tasks = tasks
         self._links = links
+        self._linked_voters: VoterSet | None = None
+        """The voters that `links` has."""
         self._machine = RecordingMachine(self._unusable)
         self._replaying: RecordingMachine | None = None
         """A machine that replays the journal after the disk was full, until it catches up with `_machine`."""
@@ -211,15 +217,20 @@ class MetadataLog:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, directory: Directory) -> None:
-        """Replay the journal and join the quorum. Raises JournalError, CodecError or OSError if the disk cannot be
-        trusted or read."""
-        config, links = self._config, self._links
+        """Replay the journal and join the quorum.
+
+        Raises JournalError, CodecError or OSError if the disk cannot be trusted or read, StartupError if a controller
+        was not given any voters.
+        """
+        config, links, voters = self._config, self._links, None
         if config.is_controller:
             self.initial_credentials = await asyncio.to_thread(read_bootstrap, directory)
-            voters = {voter.node_id: str(voter.address) for voter in config.controller_quorum_voters}
+            voters = await asyncio.to_thread(first_voters, config, directory)
+            directory_id = self.quorum.own_directory_id()
             self._source = Voter(
                 node_id=config.node_id,
-                voters=voters or {config.node_id: ""},
+                voters=VoterSet({}) if voters is None else voters,
+                directory_id=None if directory_id == ZERO_UUID else directory_id,
                 election_timeout_ms=config.controller_quorum_election_timeout_ms,
                 fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
                 snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
@@ -243,6 +254,8 @@ class MetadataLog:
                 tasks=self._tasks,
             )
         await self._source.start(directory)
+        if config.is_controller and voters is None and not self.voters:
+            raise StartupError(f"log.dirs: {directory.path}: {UNFORMATTED} See `kraftpy format --help`.")
         if links is not None:
             links.receive("submit", self._submitted)
             self.quorum.serve(links)
@@ -353,9 +366,7 @@ class MetadataLog:
 
     @property
     def _is_alone(self) -> bool:
-        return self._config.is_own_quorum and (
-            not isinstance(self._source, Voter) or self._source.quorum is None or len(self._source.quorum.voters) == 1
-        )
+        return self._config.is_own_quorum and isinstance(self._source, Voter) and self._source.is_alone
 
     def _send(self, submission: bytes) -> None:
         """Append a submission if this node leads; else send it to the leader, if there is one."""
@@ -395,6 +406,8 @@ class MetadataLog:
                 self._submissions.fail_all(source.refusal.code, source.refusal.message)
         else:
             self._take_changes(source.applied_index)
+            if isinstance(source, Voter):
+                self._follow_voters(source)
         leader = (source.leader_id, source.term)
         if leader[0] is None and source.term >= 0:
             # A term without a leader has no controller, and may get lost: a full disk cannot store it.
@@ -435,13 +448,22 @@ class MetadataLog:
             with self._tasks.incidents.contained("active controller"):
                 callback(is_active, self._leader[1])
 
-    def _set_voters(self, voters: Mapping[int, str]) -> None:
-        """Connect to the voters that the quorum has now; only an observer calls this."""
+    def follows_voters(self, voters: VoterSet) -> bool:
+        """Return whether this controller connects to the voters in the log; to those of `controller.quorum.voters`
+        otherwise."""
+        config = self._config
+        return bool(voters.directories) or not (config.controller_quorum_voters or config.is_own_quorum)
+
+    def _follow_voters(self, voter: Voter) -> None:
+        """Connect to the voters in the log when they have changed."""
+        assert voter.quorum is not None
+        voters = voter.quorum.voter_set
+        if voters is self._linked_voters or self._links is None or not self.follows_voters(voters):
+            return
+        self._linked_voters = voters
+        self._set_voters(voters.addresses, is_voter=voter.quorum.is_voter)
+
+    def _set_voters(self, voters: Mapping[int, str], *, is_voter: bool | None = None) -> None:
+        """Connect to the voters that the quorum has now."""
         assert self._links is not None
-        self._links.set_voters(
-            {
-                node_id: parse_address("voters", text)
-                for node_id, text in voters.items()
-                if text and address_problem(text) is None
-            }
-        )
+        self._links.set_voters(addresses_of(voters), is_voter=is_voter)

@@ -22,8 +22,15 @@ from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
-from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
+from kraftpy.metadata.quorum_messages import (
+    BadMessageError,
+    command_in,
+    pack_snapshot,
+    read_voters,
+    unpack_snapshot,
+)
 from kraftpy.metadata.raft.state import UNITS_PER_TICK, StateMachine
+from kraftpy.metadata.voters import VoterSet
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:
@@ -59,7 +66,7 @@ class Observer:
         self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
         self._applied_bytes = 0  # since the snapshot
         self._last_term = 0
-        self.voters: dict[int, str] = {}
+        self._voter_set = VoterSet({})
         self._running: asyncio.Task[None] | None = None
         self.leader_id: int | None = None
         self.term = -1
@@ -71,6 +78,11 @@ class Observer:
     def journal(self) -> Journal | None:
         """The journal, to be looked at; None before the start."""
         return self._journal
+
+    @property
+    def voters(self) -> Mapping[int, str]:
+        """The voters, each with its `host:port`, as of the last answer; empty before the first."""
+        return self._voter_set.addresses
 
     @property
     def is_active(self) -> bool:
@@ -179,10 +191,10 @@ class Observer:
                 if units >= UNITS_PER_TICK:
                     units = 0
                     await asyncio.sleep(0)
-        voters = dict(map(tuple, answer["voters"]))
-        if voters and voters != self.voters:
-            self.voters = voters
-            self._set_voters(voters)
+        voters = read_voters(answer["voters"]) if answer["voters"] else self._voter_set
+        if voters != self._voter_set:
+            self._voter_set = voters
+            self._set_voters(voters.addresses)
         self.leader_id = None if answer["leader"] < 0 else answer["leader"]
         self.term = answer["term"]
         if self.leader_id is not None and self.applied_index >= answer["applied"]:
@@ -192,7 +204,7 @@ class Observer:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
                 self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
-                index, term, voters = self.applied_index, self._last_term, self.voters
+                index, term, voters = self.applied_index, self._last_term, self._voter_set
                 encode = self._machine.capture()
                 await self._on_disk(
                     lambda journal: journal.save_snapshot(index, term, pack_snapshot(index, voters, encode()))

@@ -3,15 +3,16 @@
 The leader also reports its defaults for new topics: a topic created without numbers gets the active controller's, as in
 Kafka. KIP-595 and KIP-853.
 
-Nodes are identified by node id alone. A request that describes the quorum, or names a directory when it changes a
-voter, needs the ids of metadata directories: the leader asks each node for its own. A node that is not connected, or
-whose version does not answer that, has none.
+A quorum that was configured by `controller.quorum.voters` identifies nodes by node id alone. A request that describes
+it, or names a directory when it changes a voter, needs the ids of metadata directories: the leader asks each node for
+its own. A node that is not connected, or whose version does not answer that, has none. A quorum that tells disks apart
+has the directories of its voters in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kraftpy.broker.metadata.quorum_description import (
@@ -23,6 +24,7 @@ from kraftpy.broker.metadata.quorum_description import (
 from kraftpy.broker.metadata.voter import Voter
 from kraftpy.config.quorum import parse_address
 from kraftpy.config.settings import ConfigError
+from kraftpy.metadata.raft.membership import LEADER_ITSELF, NEW_LEADER, NO_LEADER
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import ZERO_UUID
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.metadata.transport import Links
 
 _DIRECTORY_ID_TIMEOUT_MS = 1_000
+_HAND_OVER_SECONDS = 0.05
+"""The pause before the next leader is asked."""
 
 
 class TopicDefaults(NamedTuple):
@@ -106,21 +110,49 @@ class QuorumAdmin:
         await asyncio.gather(*map(ask, links.peers))
         return found
 
-    async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> None:
+    async def change_voter(
+        self, *, add: tuple[int, str] | None = None, remove: int | None = None, directory_id: bytes | None = None
+    ) -> None:
         """Add a voter (id and `host:port`) that has caught up, or remove one.
+
+        `directory_id` is that of the node to add, or must be that of the voter to remove; only a quorum that tells
+        disks apart has a use for it. None stands for any voter's. A leader that is to be removed hands over first, and
+        the next one is asked.
 
         Raises KafkaError: NOT_CONTROLLER if the leader is unreachable, INVALID_REQUEST with its reason if it refuses.
         """
         if add is not None and (problem := address_problem(add[1])) is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+        deadline_ms = self._clock.monotonic_ms() + self._request_timeout_ms
+        passing: Collection[str] = (LEADER_ITSELF,)
+        while True:
+            try:
+                reason = await self._change_voter(add, remove, directory_id)
+                if reason is None:
+                    return
+                if reason not in passing:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER or NEW_LEADER not in passing:
+                    raise
+                reason = error.message
+            if self._clock.monotonic_ms() >= deadline_ms:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+            passing = (LEADER_ITSELF, NEW_LEADER, NO_LEADER)
+            await asyncio.sleep(_HAND_OVER_SECONDS)
+
+    async def _change_voter(
+        self, add: tuple[int, str] | None, remove: int | None, directory_id: bytes | None
+    ) -> str | None:
+        """Ask the leader once. Return None, or its reason against the change. Raises KafkaError (NOT_CONTROLLER)."""
         voter = self._leading()
         if voter is not None:
-            reason = await voter.change_voter(add=add, remove=remove)
-        else:
-            body = {"add": None if add is None else list(add), "remove": remove}
-            reason = (await self._ask_leader("change voter", body))["refused"]
-        if reason is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+            return await voter.change_voter(add=add, remove=remove, directory_id=directory_id)
+        body: dict[str, Any] = {"add": None if add is None else list(add), "remove": remove}
+        if directory_id is not None:
+            body["directory"] = directory_id
+        refused: str | None = (await self._ask_leader("change voter", body))["refused"]
+        return refused
 
     async def topic_defaults(self) -> TopicDefaults:
         """Return the active controller's defaults for new topics; this node's own if it cannot be asked."""
@@ -151,9 +183,9 @@ class QuorumAdmin:
         add = body["add"]
         if add is not None and (problem := address_problem(add[1])) is not None:
             return {"refused": problem}
-        return {
-            "refused": await voter.change_voter(add=None if add is None else (add[0], add[1]), remove=body["remove"])
-        }
+        added = None if add is None else (add[0], add[1])
+        refused = await voter.change_voter(add=added, remove=body["remove"], directory_id=body.get("directory"))
+        return {"refused": refused}
 
     async def _answer_directory_id(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
         return {"id": self.own_directory_id()}

@@ -21,6 +21,8 @@ class ReplicaOfLog:
     log_end_offset: int
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
+    directory_id: bytes | None = None
+    """The id of its metadata directory, if the quorum tells disks apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,11 @@ class QuorumDescription:
     observers: tuple[ReplicaOfLog, ...]
     addresses: Mapping[int, str]
     """`host:port` of each voter."""
+
+    @property
+    def has_directories(self) -> bool:
+        """True if the quorum tells disks apart."""
+        return any(voter.directory_id is not None for voter in self.voters)
 
 
 def describe_quorum(voter: Voter, clock: Clock) -> QuorumDescription:
@@ -49,6 +56,7 @@ def describe_quorum(voter: Voter, clock: Clock) -> QuorumDescription:
             log_end_offset=progress.log_end_index + 1,
             last_fetch_ms=_at(progress.last_contact_ms, now, wall),
             last_caught_up_ms=_at(progress.last_caught_up_ms, now, wall),
+            directory_id=progress.directory_id,
         )
         (voters if progress.is_voter else observers).append(replica)
     for node_id, (index, asked_ms, caught_up_ms) in sorted(voter.observers.items()):
@@ -84,17 +92,24 @@ def _at(monotonic_ms: int, now: int, wall: int) -> int:
     return -1 if monotonic_ms < 0 else wall - (now - monotonic_ms)
 
 
-def _plain(replica: ReplicaOfLog) -> list[int]:
-    return [replica.node_id, replica.log_end_offset, replica.last_fetch_ms, replica.last_caught_up_ms]
+def _plain(replica: ReplicaOfLog) -> list[Any]:
+    numbers = [replica.node_id, replica.log_end_offset, replica.last_fetch_ms, replica.last_caught_up_ms]
+    return [*numbers, *([] if replica.directory_id is None else [replica.directory_id])]
 
 
 def read_description(body: dict[str, Any]) -> QuorumDescription:
     """Decode a description received over a link."""
 
-    def replicas(plain: list[list[int]]) -> tuple[ReplicaOfLog, ...]:
+    def replicas(plain: list[list[Any]]) -> tuple[ReplicaOfLog, ...]:
         return tuple(
-            ReplicaOfLog(node_id=node, log_end_offset=end, last_fetch_ms=fetched, last_caught_up_ms=caught_up)
-            for node, end, fetched, caught_up in plain
+            ReplicaOfLog(
+                node_id=node,
+                log_end_offset=end,
+                last_fetch_ms=fetched,
+                last_caught_up_ms=caught_up,
+                directory_id=directory[0] if directory else None,
+            )
+            for node, end, fetched, caught_up, *directory in plain
         )
 
     leader_id, leader_epoch, high_watermark = body["leader"]

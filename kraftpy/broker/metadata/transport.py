@@ -7,7 +7,8 @@ connection.
 
 A node that does not vote connects to every voter. Between two voters, the one with the higher id connects; the other
 knocks (connects, authenticates, disconnects) in order to be called at once after its start. A lost link is retried at
-once, then with growing pauses; the name is resolved again each time (`dialing`).
+once, then with growing pauses; the name is resolved again each time (`dialing`). If the voters come from the log
+(`follows_log`), the other node may know newer ones, without this node: after a few knocks in vain, this node connects.
 
 `link` describes the handshake, the keep-alive and the limits on a peer; `link_messages` describes the messages. A body
 of the wrong shape is not delivered: a message is dropped, a request is refused, and an answer counts as missing.
@@ -36,6 +37,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
@@ -101,6 +103,8 @@ class Links:
         """The cluster's id, if known; a peer of another cluster is refused."""
         self.key = NO_SECRET_KEY
         """The key that nodes prove to know, derived from the secret before anything is exchanged (`derive_key`)."""
+        self.follows_log = False
+        """True if the voters come from the metadata log, not from the settings."""
         self.refused_cluster: str | None = None
         """The id of another cluster whose node was last found at a configured address of the quorum."""
         self.security: SecureListeners | None = None
@@ -229,19 +233,21 @@ class Links:
         hosts = [str(each.getsockname()[0]) for server in self._servers.values() for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
-    def why_untrusted(self, config: BrokerConfig) -> str | None:
+    def why_untrusted(self, config: BrokerConfig, voters: Mapping[int, Address] = MappingProxyType({})) -> str | None:
         """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
 
         A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
-        Without a secret it accepts no connection from beyond this machine (`forbids_links_to`).
+        Without a secret it accepts no connection from beyond this machine (`forbids_links_to`). `voters` are the others
+        that the log or the directory names.
         """
-        if self.is_protected or config.is_own_quorum:
+        if self.is_protected or (config.is_own_quorum and not voters):
             return None
         own = [listener.name for listener in config.controller_listeners]
         if self._own_security is not None and self._proving.issuperset(own):
             return None
         hosts = [voter.address.host for voter in config.controller_quorum_voters]
         hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
+        hosts += [address.host for address in voters.values()]
         where = self.remote_listener() or next(filter(is_remote_address, hosts), None)
         if where is None:
             return None
@@ -271,7 +277,9 @@ class Links:
         self._servers[listener] = server
         return int(server.sockets[0].getsockname()[1])
 
-    async def start(self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = ()) -> None:
+    async def start(
+        self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = (), *, is_voter: bool | None = None
+    ) -> None:
         """Start connecting and accepting connections. Register receivers, handlers and callbacks before this.
 
         `bootstrap` lists addresses of voters whose ids are not known.
@@ -281,7 +289,7 @@ class Links:
             with opening(listener):
                 await server.start_serving()
         self._ticking = self._tasks.create_task(self._tick(), name="links")
-        self.set_voters(voters)
+        self.set_voters(voters, is_voter=is_voter)
         for address in bootstrap:
             self._bootstrap[address] = Dialer(self, None, address, self._tasks)
 
@@ -289,13 +297,21 @@ class Links:
         """Update the voters. Links to nodes that no longer vote stay open until the peer closes them."""
         if is_voter is not None:
             self.is_voter = is_voter
+            if is_voter:  # it knows the others, and they connect to it
+                self.forget_bootstrap(*self._bootstrap)
         self._voters = {node_id: address for node_id, address in voters.items() if node_id != self.node_id}
         for node_id in [*self._callers]:
             if self._voters.get(node_id) != self._callers[node_id].address:
                 self._callers.pop(node_id).stop()
         for node_id, address in self._voters.items():
-            if node_id not in self._callers and not self._is_closed:
+            if node_id not in self._callers and self._ticking is not None and not self._is_closed:
                 self._callers[node_id] = Dialer(self, node_id, address, self._tasks)
+
+    def forget_bootstrap(self, *addresses: Address) -> None:
+        """Stop calling these addresses of `bootstrap`."""
+        for address in addresses:
+            if (dialer := self._bootstrap.pop(address, None)) is not None:
+                dialer.stop()
 
     async def stop(self) -> None:
         """Close everything."""
@@ -334,13 +350,11 @@ class Links:
         if counts[network] > _MAX_HALF_OPEN_OF_HOST:
             self._close_oldest(network)
         elif len(self._half_open) > _MAX_HALF_OPEN:
-            ranks = {each: self._rank(each, count) for each, count in counts.items()}
+            known, failed = self._known_networks, self._failed_networks
+            # The higher its rank, the sooner a network's connection is closed for others.
+            ranks = {each: (each not in known, each in failed, count) for each, count in counts.items()}
             last = max(ranks.values())
             self._close_oldest(random.choice([each for each, rank in ranks.items() if rank == last]))
-
-    def _rank(self, network: str, count: int) -> tuple[bool, bool, int]:
-        """Return a rank that is higher the sooner a connection of this network is closed for others."""
-        return network not in self._known_networks, network in self._failed_networks, count
 
     def _close_oldest(self, network: str) -> None:
         oldest = next(each for each in self._half_open if network_of(each.host) == network)

@@ -10,6 +10,9 @@ while a sync runs.
 Observers request the committed entries after their newest one (`follow`). They are answered as soon as there are new
 ones or the leader changes, and get a snapshot if the entries are no longer in the journal.
 
+A node first tells each peer the id of its metadata directory (`directory`). If the quorum tells disks apart, Raft takes
+a peer for the server with that directory; a peer that tells none is no voter there.
+
 While the disk is full, or the process is out of file descriptors, this node is silent, so that the others continue
 without it. A quorum of one refuses commands meanwhile. Any other disk failure stops the node.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 from collections import deque
@@ -30,9 +34,11 @@ from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import Entry, Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import Quorum
-from kraftpy.metadata.quorum_messages import BadMessageError
+from kraftpy.metadata.quorum_messages import BadMessageError, plain_voters
 from kraftpy.metadata.raft.library import QuorumStoppedError
+from kraftpy.metadata.raft.membership import LEADER_ITSELF
 from kraftpy.metadata.raft.state import Message, StateMachine
+from kraftpy.metadata.voters import VoterSet, node_of, server_number
 from kraftpy.ports import Clock, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -47,7 +53,18 @@ FOLLOW_BYTES = 1 << 20
 _REOPEN_MS = 1000
 _RESIGN_SECONDS = 2.0
 
-_Held = tuple[Message, object]
+
+class _Session:
+    """One connection to a peer: the id of the peer's directory, if it told one, and the server it is to Raft."""
+
+    __slots__ = ("directory_id", "server")
+
+    def __init__(self, server: int) -> None:
+        self.directory_id: bytes | None = None
+        self.server = server
+
+
+_Held = tuple[Message, _Session]
 
 
 def is_transient(error: OSError) -> bool:
@@ -75,7 +92,7 @@ class Voter:
         self,
         *,
         node_id: int,
-        voters: Mapping[int, str],
+        voters: VoterSet | Mapping[int, str],
         election_timeout_ms: int,
         fetch_timeout_ms: int,
         snapshot_after_bytes: int,
@@ -85,11 +102,16 @@ class Voter:
         links: Links | None,
         tasks: Tasks,
         on_loaded: Callable[[Sequence[Entry]], None] | None = None,
+        directory_id: bytes | None = None,
     ) -> None:
-        """`on_loaded` is called once, with the journal's entries after the snapshot, which the machine has restored."""
+        """`on_loaded` is called once, with the journal's entries after the snapshot, which the machine has restored.
+
+        `voters` count as long as the log sets none. `directory_id` is that of this node's metadata directory.
+        """
         self._on_loaded = on_loaded
         self._node_id = node_id
-        self._voters = voters
+        self.directory_id = directory_id
+        self._voters = VoterSet.of(voters)
         self._election_timeout_ms = election_timeout_ms
         self._fetch_timeout_ms = fetch_timeout_ms
         self._snapshot_after_bytes = snapshot_after_bytes
@@ -111,8 +133,12 @@ class Voter:
         """While the disk is full: a description of the failure."""
         self._reopen_at_ms = 0
         """While the disk is full: the earliest time of the next attempt; messages from peers do not advance it."""
-        self._sessions: dict[int, object] = {}
-        """For each connected peer, a token that is new with each connection."""
+        self._sessions: dict[int, _Session] = {}
+        """For each connected peer its session, which is another one with each connection."""
+        self._has_directories = self._voters.has_directories
+        """True if peers are known to Raft by their directories, too."""
+        self.is_alone = False
+        """True if this node was the only voter when it last took part in the quorum."""
         self._changed: asyncio.Event = asyncio.Event()
         """Set and replaced whenever observers may have something new to receive."""
         self._last_state: object = None
@@ -179,6 +205,7 @@ class Voter:
         await self._open()
         if self._links is not None:
             self._links.receive("raft", self._received)
+            self._links.receive("directory", self._told_directory)
             self._links.on_connection(self._connection)
             self._links.serve("follow", self._follow)
         for task in (self._run(), self._run_disk()):
@@ -215,6 +242,7 @@ class Voter:
         self._quorum = Quorum(
             node_id=self._node_id,
             voters=self._voters,
+            directory_id=self.directory_id,
             journal=journal,
             loaded=loaded,
             machine=self._new_machine(),
@@ -228,8 +256,9 @@ class Voter:
             self._on_loaded(loaded.entries)
             self._on_loaded = None
         now = self._clock.monotonic_ms()
-        for peer in self._sessions:
-            self._quorum.connected(peer, now)
+        self._follow_voters(self._quorum)
+        for peer, session in self._sessions.items():
+            self._connect(peer, session, self._quorum, now)
         self._wake.wake()
 
     async def _in_disk_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -250,16 +279,24 @@ class Voter:
         self._wake.wake()
         return is_taken
 
-    async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> str | None:
-        """Add or remove one voter, and wait until that is committed. Return None, or the reason for a failure."""
-        quorum = self._quorum
-        if quorum is None:
+    async def change_voter(
+        self, *, add: tuple[int, str] | None = None, remove: int | None = None, directory_id: bytes | None = None
+    ) -> str | None:
+        """Add or remove one voter, and wait until that is committed. Return None, or the reason for a failure.
+
+        `directory_id` is that of the node to add, or must be that of the voter to remove; None stands for any voter's.
+        If this node is to remove itself, it hands its leadership over, and returns `LEADER_ITSELF`.
+        """
+        if (quorum := self._quorum) is None:
             return "the disk of this node is full"
-        reason = quorum.why_no_change(add=None if add is None else add[0], remove=remove)
+        added = None if add is None else add[0]
+        reason = quorum.why_no_change(add=added, remove=remove, directory_id=directory_id)
+        if reason == LEADER_ITSELF:
+            self._enqueue(lambda quorum, _: quorum.resign())
         if reason is not None:
             return reason
         try:
-            entry = quorum.change_voter(add=add, remove=remove)
+            entry = quorum.change_voter(add=add, remove=remove, directory_id=directory_id)
         except QuorumStoppedError:
             if not self._is_journal_failing:
                 raise
@@ -285,23 +322,50 @@ class Voter:
         session = self._sessions.get(peer)
 
         def receive(quorum: Quorum, now: int) -> None:
-            if self._sessions.get(peer) is session:
+            if session is not None and self._sessions.get(peer) is session:
                 try:
-                    quorum.receive(peer, body, now)
+                    quorum.receive(session.server, body, now)
                 except BadMessageError as error:
                     assert self._links is not None
                     self._links.refuse_body(peer, error)
 
         self._enqueue(receive)
 
+    def _told_directory(self, peer: int, body: dict[str, Any]) -> None:
+        """Take a peer for the server with the directory that it has told, from its next message on."""
+        session = self._sessions.get(peer)
+        if session is not None:
+            session.directory_id = body["id"]
+            self._enqueue(lambda quorum, now: self._identify(quorum, peer, session, now))
+
+    def _connect(self, peer: int, session: _Session, quorum: Quorum, now: int) -> None:
+        session.server = self._server_of(peer, session)
+        quorum.connected(session.server, now)
+
+    def _identify(self, quorum: Quorum, peer: int, session: _Session, now: int) -> None:
+        server = self._server_of(peer, session)
+        if self._sessions.get(peer) is session and session.server != server:
+            quorum.disconnected(session.server, now)
+            session.server = server
+            quorum.connected(server, now)
+
+    def _server_of(self, peer: int, session: _Session) -> int:
+        return server_number(peer, session.directory_id if self._has_directories else None)
+
+    def _follow_voters(self, quorum: Quorum) -> None:
+        """Notice from the voters how this quorum tells servers apart."""
+        self._has_directories = quorum.voter_set.has_directories
+        self.is_alone = quorum.is_voter and len(quorum.voter_set.addresses) == 1
+
     def _connection(self, peer: int, is_up: bool) -> None:
         if is_up:
-            self._sessions[peer] = object()
-            self._enqueue(lambda quorum, now: quorum.connected(peer, now))
-        else:
-            self._sessions.pop(peer, None)
+            session = self._sessions[peer] = _Session(peer)
+            if self.directory_id is not None and self._links is not None:
+                self._links.send(peer, "directory", {"id": self.directory_id})
+            self._enqueue(functools.partial(self._connect, peer, session))
+        elif (gone := self._sessions.pop(peer, None)) is not None:
             self.observers.pop(peer, None)
-            self._enqueue(lambda quorum, now: quorum.disconnected(peer, now))
+            self._enqueue(lambda quorum, now: quorum.disconnected(gone.server, now))
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -345,6 +409,11 @@ class Voter:
             process = self._inbox.popleft()
             process(quorum, now)
         quorum.tick(now)
+        had_directories = self._has_directories
+        self._follow_voters(quorum)
+        if self._has_directories != had_directories:
+            for peer, session in [*self._sessions.items()]:
+                self._identify(quorum, peer, session, now)
         self._send(quorum)
         if (
             quorum.needs_sync
@@ -376,16 +445,20 @@ class Voter:
 
     def _send(self, quorum: Quorum) -> None:
         for message in quorum.take_messages():
+            session = self._sessions.get(node_of(message.peer))
+            if session is None or session.server != message.peer:
+                continue
             if message.after_sync and (self._held or self._is_syncing or quorum.needs_sync):
-                self._held.append((message, self._sessions.get(message.peer)))
+                self._held.append((message, session))
                 self._disk_wanted.set()
             elif self._links is not None:
-                self._links.send(message.peer, "raft", message.body)
+                self._links.send(node_of(message.peer), "raft", message.body)
 
     def _send_held(self, held: list[_Held]) -> None:
         for message, session in held:
-            if self._links is not None and session is not None and self._sessions.get(message.peer) is session:
-                self._links.send(message.peer, "raft", message.body)
+            peer = node_of(message.peer)
+            if self._links is not None and self._sessions.get(peer) is session and session.server == message.peer:
+                self._links.send(peer, "raft", message.body)
 
     async def _run_disk(self) -> None:
         """Run the disk's work: syncs and snapshots, one after the other."""
@@ -504,7 +577,7 @@ class Voter:
             return answer
         answer["leader"] = -1 if quorum.leader_id is None else quorum.leader_id
         answer["term"], answer["applied"] = quorum.term, quorum.applied_index
-        answer["voters"] = [[node_id, address] for node_id, address in sorted(quorum.voters.items())]
+        answer["voters"] = plain_voters(quorum.voter_set)
         entries = quorum.committed_after(after, FOLLOW_BYTES) if after <= quorum.applied_index else []
         if entries is None:
             snapshot = await self._snapshot_for_observer(quorum)

@@ -1,7 +1,8 @@
 """Health as three questions, each answered with the reasons why not.
 
-    livez     the process works: its loop turns, and it can use its disks. If not, a restart may help.
-    readyz    it can serve: it has started, is registered and unfenced, and knows the metadata. If not, send it no one.
+    livez     the process works: its loop turns, and it has log directories. If not, a restart may help.
+    readyz    it can serve: it has started, is registered and unfenced, and knows the metadata, which it can write. If
+              not, send it no one.
     clusterz  the cluster, as this node sees it, is well: a controller, no partition without leader or replica.
 
 An answer comes from the event loop. If there is none in time, the loop is stuck, which is an answer too.
@@ -41,9 +42,6 @@ def livez(node: Node) -> Answer:
         reasons.append("every log directory has failed")
     elif node.directories.paths[0] in failures:
         reasons.append(f"the log directory of the metadata has failed: {failures[node.directories.paths[0]]}")
-    source = node.metadata.source
-    if isinstance(source, Voter) and source.quorum is None and source.has_disk_trouble:
-        reasons.append(f"the metadata journal cannot be written: {source.refusal.message}")
     return _answer(node, reasons)
 
 
@@ -56,6 +54,8 @@ def readyz(node: Node, state: int) -> Answer:
     if metadata.leader_id is None:
         reasons.append("the metadata quorum has no leader that this node knows")
     source = metadata.source
+    if isinstance(source, Voter) and source.quorum is None and source.has_disk_trouble:
+        reasons.append(source.refusal.message)  # such as a full disk: a restart frees no space
     if isinstance(source, Observer) and not source.is_current:
         reasons.append("this node has not caught up with the metadata")
     behind = metadata.applied_index - metadata.acted_index
@@ -94,11 +94,11 @@ def clusterz(node: Node, found: list[Answer]) -> Iterator[None]:
     if leader is None:
         reasons.append("the metadata quorum has no leader that this node knows")
     if offline_count:
-        reasons.append(f"{offline_count} partitions have no leader")
+        reasons.append(f"partitions without a leader: {offline_count}")
     if under_count:
-        reasons.append(f"{under_count} partitions are under-replicated")
+        reasons.append(f"under-replicated partitions: {under_count}")
     if fenced:
-        reasons.append(f"{len(fenced)} brokers are fenced: {', '.join(map(str, fenced[:_MOST_NAMED]))}")
+        reasons.append(f"fenced brokers: {len(fenced)} ({', '.join(map(str, fenced[:_MOST_NAMED]))})")
     if not any(not each.fenced for each in brokers):
         reasons.append("no broker serves clients")
     found.append(

@@ -95,7 +95,7 @@ def quorum(node: Node, page: Page, watch: LoopWatch) -> Iterator[None]:
         if raft is not None:
             if raft.is_leader:
                 state = "leader"
-            elif node.node_id in raft.voters:
+            elif raft.is_voter:
                 state = "candidate" if leader is None else "follower"
             else:
                 state = "observer"

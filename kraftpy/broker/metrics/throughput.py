@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from kraftpy.broker.broker_proof import SOFTWARE
 from kraftpy.metrics.families import Page, labels
 from kraftpy.metrics.request_times import PARTS, ApiTimes
 from kraftpy.metrics.traffic import COUNTED
 from kraftpy.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kraftpy.broker.connection import Connection
     from kraftpy.broker.metrics.node import Node
 
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
@@ -31,6 +33,8 @@ _QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.9
 _REQUEST: Final = "kafka_network_requestmetrics_"
 _US_PER_MS: Final = 1000
 _TOPICS_AT_ONCE: Final = 100
+_MOST_SOFTWARE: Final = 100
+_MOST_SOFTWARE_TEXT: Final = 64
 
 
 def topic_traffic(node: Node, page: Page) -> Iterator[None]:
@@ -85,11 +89,13 @@ def connections(node: Node, page: Page) -> Iterator[None]:
     open_now = node.connections
     queued = blocked = 0
     by_listener = Counter(dict.fromkeys(node.metrics.accepted, 0))
+    by_software: Counter[tuple[str, str, str]] = Counter()
     waiting: Counter[str] = Counter({"Produce": 0, "Fetch": 0})
     for number, connection in enumerate(open_now, 1):
         queued += connection.queued_requests
         blocked += connection.responses.unread_since is not None
         by_listener[connection.listener] += 1
+        by_software[*_software_of(connection), connection.listener] += 1
         if connection.counted is not None:
             waiting[connection.counted.name] += 1
         if not number % 1000:
@@ -105,10 +111,30 @@ def connections(node: Node, page: Page) -> Iterator[None]:
         page.add(f"{prefix}count", count, labelled)
         page.add(f"{prefix}creation_total", accepted, labelled)
         page.add(f"{prefix}close_total", accepted - count, labelled)
+    for (name, version, listener), count in _named(by_software):
+        of_jmx = labels(clientSoftwareName=name, clientSoftwareVersion=version, listener=listener)
+        of_confluent = labels(client_software_name=name, client_software_version=version, listener=listener)
+        page.add("kafka_server_socket_server_metrics_connections_software", count, of_jmx)
+        page.add("kafka_server_socketservermetrics_connections", count, of_confluent)
     memory = node.request_memory
     page.add("kafka_network_socketserver_memorypoolused", memory.held)
     page.add("kafka_network_socketserver_memorypoolavailable", max(0, memory.limit - memory.held))
     page.add("kraftpy_request_memory_bytes", memory.held)
+
+
+def _software_of(connection: Connection) -> tuple[str, str]:
+    """Return name and version; a broker's version is its proof of being one, and nobody else's business."""
+    name, version = connection.software
+    return name[:_MOST_SOFTWARE_TEXT], "-" if name == SOFTWARE else version[:_MOST_SOFTWARE_TEXT]
+
+
+def _named(by_software: Counter[tuple[str, str, str]]) -> list[tuple[tuple[str, str, str], int]]:
+    """Return the most frequent, and the sum of all others by listener: clients say they are of any software."""
+    most = by_software.most_common(_MOST_SOFTWARE)
+    others: Counter[tuple[str, str, str]] = Counter()
+    for (_, _, listener), count in (by_software - Counter(dict(most))).items():
+        others["other", "-", listener] += count
+    return [*most, *others.items()]
 
 
 def quotas(node: Node, page: Page) -> Iterator[None]:

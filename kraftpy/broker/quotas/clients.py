@@ -75,6 +75,9 @@ class _Counters(Generic[C]):
     def __len__(self) -> int:
         return len(self._counters)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def items(self) -> ItemsView[_Key, C]:
         """Return the counters with their keys."""
         return self._counters.items()

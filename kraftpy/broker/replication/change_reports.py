@@ -6,12 +6,10 @@ the next change.
 
 from __future__ import annotations
 
-from typing import Final
-
 from kraftpy.broker.replication.fetch_sessions import PartitionKey
 from kraftpy.broker.waiting import ChangedKeys
 
-NEWS_WAITS_S: Final = 0.01
+NEWS_WAITS_S = 0.01
 """How long an answer that has no records waits for some to travel with."""
 
 

@@ -4,7 +4,8 @@ Invariants: checkpoints are written one at a time, and never claim less than was
 file before DeleteRecords answers, and a truncation before anything is appended. After a deletion that no checkpoint
 reflects yet (`lacks_a_deletion`), no partition may be created: a new log would inherit an old one's entries.
 
-A write continues if its caller is cancelled. High watermarks are only a hint for the next start (rule 10).
+A write continues if its caller is cancelled. High watermarks are only a hint for the next start (rule 10),
+and those of 0 are left out: as long as nothing is written to them, partitions come and go without a write.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Checkpoints:
                 marks: dict[TopicPartition, int] = {}
                 async for some in in_slices(list(self._replicas), _LOOKED_AT_AT_ONCE):
                     for replica in some:
-                        if replica.log_directory is disk.directory:
+                        if replica.high_watermark and replica.log_directory is disk.directory:
                             marks[replica.topic_partition] = int(replica.high_watermark)
                 if marks != disk.high_watermarks:
                     try:

@@ -11,7 +11,8 @@ failing that (and for a slot only), a smaller one that has existed for that long
 partitions available ends: its client begins another, or continues without. A partition is left out of an incremental
 response only if it has no records, no error, and the same high watermark and log start offset as were last sent.
 
-A follower's session keeps `ChangedKeys` of its partitions, so that a request touches those that changed and no others.
+A follower's session keeps `ChangedKeys` of its partitions, so that a request touches those that changed and no others;
+the leaders of the others see by `FetchedPartition.asked_at` that the follower still asks for them.
 It is privileged: it may take the slot of a client's, and gives up its own only to that follower's next session that has
 a partition in common with it. (A follower has one session for partitions that it syncs before it acknowledges, and one
 for the rest.)
@@ -20,7 +21,7 @@ for the rest.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -41,6 +42,15 @@ PartitionKey = tuple[str, bytes, int]
 """Topic name ("" if the client sent an id), topic id (zeros if it sent a name), partition."""
 
 
+class LastRequest:
+    """When a follower last sent a request in a session."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = Millis(0)
+
+
 @dataclass(slots=True, kw_only=True)
 class FetchedPartition:
     """A client's request for one partition, and the state it was last sent."""
@@ -59,12 +69,20 @@ class FetchedPartition:
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     is_accepted: bool = False
-    """The leader took a follower's fetch offset as proof of what it has; reset when it fetches from another offset."""
+    """The leader took a follower's fetch offset as proof of what it has; reset when it fetches from another offset, or
+    forgets the partition."""
+    last_request: LastRequest | None = None
+    """That of the follower's session; None if it has none."""
 
     @property
     def key(self) -> PartitionKey:
         """The partition's identity within a session."""
         return (self.topic, self.topic_id, self.partition)
+
+    @property
+    def asked_at(self) -> Millis | None:
+        """When a follower last asked for what it was last sent; None if it does so no more."""
+        return self.last_request.at if self.is_accepted and self.last_request is not None else None
 
     def must_send(self, answer: PartitionData) -> bool:
         """Return whether an incremental response must include this partition; if so, remember what is sent."""
@@ -102,8 +120,13 @@ class Session:
     """The broker that fetches with this session, if it is a follower's."""
     changed_keys: ChangedKeys[PartitionKey] | None = None
     """The partitions that changed since the last response; only a follower's session has it."""
+    last_request: LastRequest = field(default_factory=LastRequest)
+    """When the follower last sent a request, on the monotonic clock."""
+    joining: dict[PartitionKey, FetchedPartition] = field(default_factory=dict)
+    """Partitions in whose maximal ISR the follower was not when it was last recorded what it has."""
     swept_at: float = 0.0
-    """When the follower was last recorded as still having what it fetched from; in the event loop's time."""
+    """When the follower was last recorded as still having what it fetched from of `joining`; in the event loop's
+    time."""
 
     def served(self, key: PartitionKey) -> None:
         """Move a partition that returned records to the end of the order."""
@@ -117,6 +140,7 @@ class FetchContext:
     """The partitions of one Fetch request, whether it named them or its session did."""
 
     partitions: list[FetchedPartition]
+    """Empty in a follower's session, of which only the changed partitions are of interest."""
     session: Session | None
     incremental: bool
     asked: list[FetchedPartition]
@@ -158,6 +182,9 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     @property
     def remembered(self) -> int:
@@ -224,11 +251,12 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is not this client's")
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
-        before = len(session.partitions)
+        before, is_follower = len(session.partitions), session.changed_keys is not None
         updated: dict[PartitionKey, FetchedPartition] = {}
         for partition in asked:
             known = session.partitions.get(partition.key)
             if known is None:
+                partition.last_request = session.last_request if is_follower else None
                 session.partitions[partition.key] = updated[partition.key] = partition
             else:
                 updated[partition.key] = known
@@ -241,7 +269,10 @@ class FetchSessions:
         for forgotten in request.forgotten_topics_data:  # last, so that a partition that is also asked for is forgotten
             for index in forgotten.partitions:
                 key = (forgotten.topic, forgotten.topic_id, index)
-                session.partitions.pop(key, None)
+                gone = session.partitions.pop(key, None)
+                if gone is not None:
+                    gone.is_accepted = False
+                session.joining.pop(key, None)
                 updated.pop(key, None)
         session.used_at = now
         if session.changed_keys is None:
@@ -249,11 +280,11 @@ class FetchSessions:
             if len(session.partitions) > before and not self._has_room(0, now, session):
                 self._drop(session.id)
                 raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no room for fetch session {session.id}")
-        partitions = list(session.partitions.values())
-        if not partitions:
+        if not session.partitions:
             self._drop(session.id)
             return FetchContext(partitions=[], session=None, incremental=False, asked=[])
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
+        partitions = [] if is_follower else [*session.partitions.values()]
         return FetchContext(
             partitions=partitions, session=session, incremental=True, asked=[*updated.values()], epoch=session.epoch
         )
@@ -294,7 +325,10 @@ class FetchSessions:
             changed_keys=ChangedKeys() if is_follower else None,
         )
         self._sessions[session_id] = session
-        if not is_follower:
+        if is_follower:
+            for partition in partitions:
+                partition.last_request = session.last_request
+        else:
             self._partitions += len(session.partitions)
         return session
 

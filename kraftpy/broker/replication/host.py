@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.containment import Complaints
+from kraftpy.broker.replication.due_work import DueWork
 from kraftpy.broker.replication.log_holder import StorageFailed
 from kraftpy.broker.storage.group_commit import Syncs
 from kraftpy.log.partition_log import PartitionLog
@@ -30,6 +31,8 @@ class ReplicaHost:
     """A clock that never goes back."""
     syncs: Syncs
     complaints: Complaints
+    due: DueWork
+    """The partitions that periodic work has to look at."""
     propose: Callable[[Replica, ProposeIsr], None]
     """Ask the cluster to agree on a new ISR."""
     storage_failed: StorageFailed

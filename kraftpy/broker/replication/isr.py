@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.replication.replica import Replica
 from kraftpy.metadata.commands import ChangePartitions, IsrChange, IsrMember
 from kraftpy.metadata.decision import Decision, PartitionResult
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import Leader
-from kraftpy.types import BrokerId, LeaderEpoch, TopicId
+from kraftpy.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.metrics.traffic import Traffic
@@ -44,6 +44,28 @@ class Metadata(Protocol):
         """Submit a command and return its decision. Raises KafkaError."""
 
 
+class Proposer(Protocol):
+    """A replica that leads; `Replica` is one."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+
+    @property
+    def topic_id(self) -> TopicId:
+        """The id of its topic."""
+
+    @property
+    def leading(self) -> Leader | None:
+        """The leader's state; None if this replica does not lead."""
+
+    def proposal_agreed(self, leader: Leader, proposal: ProposeIsr, /) -> None:
+        """Handle acceptance of the leader's proposal."""
+
+    def proposal_refused(self, leader: Leader, proposal: ProposeIsr, error: ErrorCode, /) -> None:
+        """Handle a refusal of the leader's proposal, or an unknown outcome."""
+
+
 class IsrProposals:
     """The pending ISR proposals of one broker's leaders."""
 
@@ -62,11 +84,11 @@ class IsrProposals:
         self._clock = clock
         self._tasks = tasks
         self._traffic = traffic
-        self._waiting: dict[_Key, tuple[Replica, Leader, ProposeIsr]] = {}
+        self._waiting: dict[_Key, tuple[Proposer, Leader, ProposeIsr]] = {}
         self._submitting: asyncio.Task[None] | None = None
         self._is_stopped = False
 
-    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
+    def propose(self, replica: Proposer, proposal: ProposeIsr) -> None:
         """Submit a proposal; the result is reported to the replica."""
         leader = replica.leading
         if leader is None or self._is_stopped:
@@ -84,13 +106,12 @@ class IsrProposals:
     async def _submit_all(self) -> None:
         try:
             while self._waiting:
-                keys = list(self._waiting)[:_MOST_AT_ONCE]
-                batch = {key: self._waiting.pop(key) for key in keys}
+                batch = {key: self._waiting.pop(key) for key in [*islice(self._waiting, _MOST_AT_ONCE)]}
                 await self._submit({key: each for key, each in batch.items() if each[0].leading is each[1]})
         finally:
             self._submitting = None
 
-    async def _submit(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]]) -> None:
+    async def _submit(self, batch: dict[_Key, tuple[Proposer, Leader, ProposeIsr]]) -> None:
         if not batch:
             return
         changes = tuple(
@@ -147,7 +168,7 @@ class IsrProposals:
         if self._traffic is not None:
             self._traffic.failed_isr_updates += 1
 
-    def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
+    def _refuse(self, batch: dict[_Key, tuple[Proposer, Leader, ProposeIsr]], error: ErrorCode) -> None:
         """Refuse proposals whose outcome is unknown; each leader will propose again."""
         for replica, leader, proposal in batch.values():
             self._count_failed()

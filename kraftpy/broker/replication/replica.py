@@ -41,9 +41,9 @@ from kraftpy.log.segment import CorruptSegment
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import BatchHeader
-from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
+from kraftpy.replication.events import FollowerLeftIsr, HighWatermarkAdvanced, LeaderEffect, ProposeIsr
 from kraftpy.replication.follower import Follower
-from kraftpy.replication.leader import Leader, PartitionState
+from kraftpy.replication.leader import Fetching, Leader, PartitionState
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ class Replica:
         self.traffic: TopicTraffic | None = None
         """The counters of its topic; None if there are no metrics."""
         self.flushed_at_ms = Millis(0)
+        """When all of the log was last known to be synced, if records are now waiting for a sync."""
+        self.counted_producers = 0
+        """The number of the log's producers, as of the last count (`due_work`)."""
         self._host = host
         self.errors = LogErrors(self, host.storage_failed, host.complaints)
         """Storage errors of the log, and the damage found in it."""
@@ -210,6 +213,7 @@ class Replica:
         """Apply new settings of the topic."""
         is_synced_otherwise = config.kraftpy_flush_before_ack != self.syncs.comes_before_ack
         self.log.config = config
+        self._host.due.changed(self)
         if self.leading is None:
             return
         now = self._host.monotonic_ms()
@@ -238,7 +242,14 @@ class Replica:
             loop = asyncio.get_running_loop()
             loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.check_lagging_followers)
 
-    def fetched(self, broker_id: BrokerId, broker_epoch: int, offset: int, log_start_offset: int) -> None:
+    def fetched(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: int,
+        offset: int,
+        log_start_offset: int,
+        fetching: Fetching | None = None,
+    ) -> None:
         """Record that a follower has everything before `offset`. Raises KafkaError if it is not a follower."""
         assert self.leading is not None
         effects = self.leading.fetched(
@@ -248,6 +259,7 @@ class Replica:
             log_start_offset=log_start_offset,
             log_end_offset=self.log.log_end_offset,
             now=self._host.monotonic_ms(),
+            fetching=fetching,
         )
         if effects:
             self._perform(effects)
@@ -295,6 +307,8 @@ class Replica:
                     self.change_reports.send_news()
                 case ProposeIsr():
                     self._host.propose(self, effect)
+                case FollowerLeftIsr():
+                    self.change_reports.send()
                 case _:
                     assert_never(effect)
 
@@ -473,7 +487,9 @@ class Replica:
                 records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch, header=header
             )
         except OSError as error:
+            self._host.due.changed(self)  # the rest of the write has to be synced
             raise self.errors.failed("append to", error) from error
+        self._host.due.appended(self, appended, now)
         self.errors.has_complained = False
         return appended
 
@@ -499,6 +515,7 @@ class Replica:
         """Handle a truncation of the log, which may have dropped all of it."""
         end_offset = self.log.log_end_offset
         self.high_watermark = Offset(end_offset if is_empty else min(self.high_watermark, end_offset))
+        self._host.due.changed(self)
 
     def moved(self, log: PartitionLog, log_directory: Directory, clean_until: Offset) -> PartitionLog:
         """Switch to a copy of the log in another directory; return the old log. Call it only within `undisturbed`."""
@@ -506,6 +523,7 @@ class Replica:
         log.limits, log.checks_reads = old.limits, old.checks_reads
         self.log_directory, before = log_directory, self.log_directory
         self.syncs.moved(log, self._host.syncs.of(before.path))
+        self._host.due.changed(self)
         self.operations.clean_until = Offset(min(clean_until, self.operations.clean_until))
         return old
 

@@ -127,6 +127,7 @@ class ReplicaManager:
             monotonic_ms=clock.monotonic_ms,
             syncs=self.syncs,
             complaints=incidents.complaints,
+            due=self.replicas.due,
             propose=propose,
             storage_failed=self.failures.storage_failed,
             write_log_start=self.checkpoints.write_log_start,
@@ -380,8 +381,9 @@ class ReplicaManager:
         """Propose to drop followers that lag for too long; must be called every half of `replica.lag.time.max.ms`."""
         async for some in in_slices(list(self.replicas), _APPLIED_AT_ONCE):
             for replica in some:
-                with self._incidents.contained_in(replica.topic_partition, "followers"):
-                    replica.check_lagging_followers()
+                if replica.leading is not None and not replica.leading.is_settled:
+                    with self._incidents.contained_in(replica.topic_partition, "followers"):
+                        replica.check_lagging_followers()
 
     # --- closing and deleting ----------------------------------------------------------------
 
@@ -392,7 +394,8 @@ class ReplicaManager:
         for wanted in self.offline:
             if wanted.topic.topic_id in topics:
                 self.offline.gone(wanted.key)
-        await self._close_and_delete([replica for replica in self.replicas if replica.topic_id in topics])
+        found = [replica for topic_id in sorted(topics) for replica in self.replicas.of_topic(topic_id)]
+        await self._close_and_delete(found)
 
     async def _close_and_delete(self, replicas: Sequence[Replica]) -> None:
         """Close partitions that are no longer this broker's; their files are deleted a little later."""
@@ -429,8 +432,10 @@ class ReplicaManager:
         """Close partitions that were given to other brokers, even for a moment: their data must not come back."""
         found = [self.replicas.held_by_id(*number) for number in numbers]
         await self._close_and_delete([replica for replica in found if replica is not None])
-        for wanted in [each for each in self.offline if (each.topic.topic_id, each.number) in numbers]:
-            await self._discard(wanted)
+        for topic_id, number in numbers:
+            wanted = self.offline.held_by_id(topic_id, number, self.replicas.image)
+            if wanted is not None and wanted.topic.topic_id == topic_id:
+                await self._discard(wanted)
 
     async def _discard(self, wanted: Wanted) -> None:
         """Delete the directory of a partition that could not be opened, if its disk works."""

@@ -26,6 +26,7 @@ from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.broker.storage.disk import Disk, Disks
+from kraftpy.broker.storage.disk_reads import DiskReads
 from kraftpy.broker.storage.offline import Wanted
 from kraftpy.broker.storage.opening import Opening
 from kraftpy.broker.threads import Threads
@@ -85,7 +86,7 @@ class ReplicaOpener:
         self._incidents = incidents
         self._complaints = incidents.complaints
         self._work_files = descriptors.work_files
-        self._files = FileCache(descriptors.cached_files, descriptors.pinned_files)
+        self._files = FileCache(descriptors.cached_files, descriptors.pinned_files, DiskReads().count)
         self._limits = BatchLimits(
             config.kraftpy_batch_max_records,
             config.kraftpy_batch_max_headers,

@@ -12,12 +12,14 @@ closed and deleted is gone already.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.replication.due_work import DueWork
 from kraftpy.broker.replication.leadership_check import Confirmations
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
-from kraftpy.broker.storage.offline import Number, Offline
+from kraftpy.broker.storage.offline import Offline
 from kraftpy.broker.storage.record_inspection import Decoding
 from kraftpy.metadata.image import Image
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -26,6 +28,7 @@ from kraftpy.types import TopicId, TopicPartition
 if TYPE_CHECKING:
     from kraftpy.metrics.traffic import Traffic
 
+_NONE: Mapping[int, Replica] = MappingProxyType({})
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """Loops over thousands of partitions give others the event loop after this many."""
 
@@ -43,10 +46,13 @@ class Replicas:
         """Checks that this broker still leads."""
         self.decoding = Decoding()
         """Long work on the records of a partition."""
+        self.due = DueWork()
+        """The partitions that periodic work has to look at."""
         self.traffic = traffic
         """Counts bytes and records by topic; None if there are no metrics."""
         self._by_name: dict[tuple[str, int], Replica] = {}
-        self._by_id: dict[Number, Replica] = {}
+        self._by_topic: dict[TopicId, dict[int, Replica]] = {}
+        """By topic id and number."""
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
@@ -68,7 +74,7 @@ class Replicas:
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
         """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID if no topic has the id)."""
-        replica = self._by_id.get((topic_id, partition))
+        replica = self.held_by_id(topic_id, partition)
         if replica is not None and replica.leading is not None:
             return replica
         raise self._not_here_by_id(topic_id, partition, replica)
@@ -82,7 +88,7 @@ class Replicas:
 
     def readable_by_id(self, topic_id: TopicId, partition: int) -> Replica:
         """Like `readable`, by topic id. Raises KafkaError as `leader_by_id` does."""
-        replica = self._by_id.get((topic_id, partition))
+        replica = self.held_by_id(topic_id, partition)
         if replica is not None and (replica.leading is not None or replica.following is not None):
             return replica
         raise self._not_here_by_id(topic_id, partition, replica)
@@ -90,6 +96,10 @@ class Replicas:
     def held(self, key: TopicPartition) -> Replica | None:
         """Return the partition's replica in any role."""
         return self._by_name.get(key)
+
+    def of_topic(self, topic_id: TopicId) -> list[Replica]:
+        """Return the replicas of a topic's partitions, in any role."""
+        return [*self._by_topic.get(topic_id, _NONE).values()]
 
     def any_role(self, topic: str, partition: int) -> Replica:
         """Return the partition's replica in any role. Raises KafkaError as `leader` does."""
@@ -100,7 +110,7 @@ class Replicas:
 
     def held_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
         """Return the partition's replica in any role."""
-        return self._by_id.get((topic_id, partition))
+        return self._by_topic.get(topic_id, _NONE).get(partition)
 
     def in_directory(self, path: str) -> list[Replica]:
         """Return the partitions in a log directory, sorted."""
@@ -138,13 +148,18 @@ class Replicas:
         if self.traffic is not None and replica.topic_partition not in self._by_name:
             replica.traffic = self.traffic.opened(replica.topic_partition.topic)
         self._by_name[replica.topic_partition] = replica
-        self._by_id[(replica.topic_id, replica.topic_partition.partition)] = replica
+        self._by_topic.setdefault(replica.topic_id, {})[replica.topic_partition.partition] = replica
+        self.due.changed(replica)
 
     def remove(self, replica: Replica) -> bool:
         """Remove a replica that is about to be closed; return False if it was removed before."""
         if self._by_name.pop(replica.topic_partition, None) is None:
             return False
-        del self._by_id[(replica.topic_id, replica.topic_partition.partition)]
+        of_topic = self._by_topic[replica.topic_id]
+        del of_topic[replica.topic_partition.partition]
+        if not of_topic:
+            del self._by_topic[replica.topic_id]
+        self.due.closed(replica)
         if self.traffic is not None:
             self.traffic.closed(replica.topic_partition.topic)
         return True

@@ -68,18 +68,19 @@ class TopicConfigs:
 
     async def apply(self, topics: set[str]) -> None:
         """Apply the current settings of these topics. The caller holds `changing`."""
-        configs: dict[str, TopicConfig] = {}
-        async for names in in_slices(sorted(topics), _CONFIGS_AT_ONCE):
-            configs.update((topic, self.of(topic)) for topic in names)
         concerned: list[tuple[Replica, TopicConfig]] = []
+        async for names in in_slices(sorted(topics), _CONFIGS_AT_ONCE):
+            for name in names:
+                topic = self._replicas.image.topic(name)
+                replicas = [] if topic is None else self._replicas.of_topic(topic.topic_id)
+                if replicas:
+                    config = self.of(name)
+                    concerned += [(replica, config) for replica in replicas]
         promising: list[Replica] = []
-        async for some in in_slices(list(self._replicas), _LOOKED_AT_AT_ONCE):
-            for replica in some:
-                config = configs.get(replica.topic_partition.topic)
-                if config is not None:
-                    concerned.append((replica, config))
-                    if replica.log.promises_synced and not config.kraftpy_flush_before_ack:
-                        promising.append(replica)
+        async for pairs in in_slices(concerned, _LOOKED_AT_AT_ONCE):
+            for replica, config in pairs:
+                if replica.log.promises_synced and not config.kraftpy_flush_before_ack:
+                    promising.append(replica)
         await self._withdraw_promises(promising)
         async for pairs in in_slices(concerned, _CONFIGURED_AT_ONCE):
             for replica, config in pairs:
@@ -111,7 +112,7 @@ class TopicConfigs:
             async with self._changing:
                 topics, self._not_applied = self._not_applied, set()
                 await self.apply({topic for topic in topics if self._replicas.image.topic(topic) is not None})
-        for replica in [replica async for replica in self._replicas.with_usable_log() if _lacks_promise(replica)]:
+        for replica in [each for each in self._replicas.due.syncs if _lacks_promise(each)]:
             config = replica.log.config
             try:
                 await replica.flush(replica.log_end_offset)
@@ -127,6 +128,6 @@ class TopicConfigs:
 
 
 def _lacks_promise(replica: Replica) -> bool:
-    """Return whether the log's settings require the promise to sync before acknowledging, and it is not made yet."""
-    log = replica.log
-    return replica.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)
+    """Return whether the promise to sync before acknowledging is to be made, and can be."""
+    is_usable = not (replica.log.is_closed or replica.operations.is_truncating)
+    return is_usable and replica.syncs.lacks_promise

@@ -46,6 +46,9 @@ class Inner(Protocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Process the bytes that were written to the buffer."""
 
+    def eof_received(self) -> bool | None:
+        """Note that the peer sends no more; return True to keep the socket open."""
+
     def pause_writing(self) -> None:
         """Hold back answers."""
 
@@ -145,8 +148,11 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._handshakes.enter(self)
 
     def eof_received(self) -> bool:
-        """Let asyncio close the socket."""
-        return False
+        """Let asyncio close the socket, unless the connection still needs it."""
+        return self._is_open and not self._is_over and self._is_needed()
+
+    def _is_needed(self) -> bool:
+        return self._connection is not None and bool(self._connection.eof_received())
 
     def pause_writing(self) -> None:
         """Tell the connection that the peer does not read."""
@@ -277,19 +283,26 @@ class TlsLayer(asyncio.BufferedProtocol):
                 count = cast("int", read(len(room), cast("Any", room)))
                 del room  # a buffer with a view of it cannot grow
                 if not count:
-                    self.close()
+                    self._peer_closed()
                     return
                 connection.buffer_updated(count)
         except ssl.SSLWantReadError:
             if self._outgoing.pending:  # the answer to a key update
                 self._send_encrypted()
         except ssl.SSLZeroReturnError:
-            self.close()
+            self._peer_closed()
         except (ssl.SSLError, OSError) as error:
             self._send_encrypted()
             self._fail(f"TLS failed: {_reason(error)}")
         finally:
             self._is_draining = False
+
+    def _peer_closed(self) -> None:
+        """Close after the peer's close_notify, at once or when the connection does."""
+        if self._is_needed():
+            self._socket.pause_reading()
+        else:
+            self.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""

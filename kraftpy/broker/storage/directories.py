@@ -193,6 +193,7 @@ class LogDirectories:
             raise DirectoryError(f"log.dirs: the directories belong to different clusters: {', '.join(cluster_ids)}")
         self.cluster_id = cluster_ids[0] if cluster_ids else None
         self._new = [directory for directory, properties in found if properties is None]
+        self._ids |= {directory.path: random_id() for directory in self._new}
         first = found[0][1]
         if first is not None:
             self._first = first
@@ -223,8 +224,6 @@ class LogDirectories:
                 f"log.dirs: {self.paths[0]} belongs to cluster {self.cluster_id}, its metadata to cluster {cluster_id}"
             )
         self.cluster_id = cluster_id
-        for directory in self._new:
-            self._ids[directory.path] = random_id()
         for directory in self._new:
             properties = {
                 "version": "1",
@@ -316,6 +315,11 @@ class LogDirectories:
 def random_id() -> str:
     """Return a random id in Kafka's form: 16 bytes, URL-safe base64, without padding, not starting with '-'."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        text = id_text(uuid.uuid4().bytes)
         if not text.startswith("-"):
             return text
+
+
+def id_text(id_bytes: bytes) -> str:
+    """Return an id as `meta.properties` has it."""
+    return base64.urlsafe_b64encode(id_bytes).decode().rstrip("=")

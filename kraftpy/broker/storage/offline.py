@@ -67,6 +67,11 @@ class Offline:
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._wanted
 
+    def held_by_id(self, topic_id: TopicId, partition: int, image: Image) -> Wanted | None:
+        """Return a partition that cannot be used, or None."""
+        topic = image.topic_by_id(topic_id)
+        return None if topic is None else self._wanted.get(TopicPartition(topic.name, partition))
+
     def has_failed(self, key: TopicPartition) -> bool:
         """Return whether a partition is offline, and not just about to be opened."""
         return key in self._reasons

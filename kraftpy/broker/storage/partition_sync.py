@@ -22,6 +22,9 @@ from kraftpy.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_NEVER_MS = (1 << 63) - 1
+"""The `flush.ms` of a log that no time limit has synced."""
+
 
 class LogSyncs:
     """A log as `Rounds` sees it."""
@@ -61,6 +64,31 @@ class LogSyncs:
     def counted_end_offset(self) -> int | None:
         """The offset up to which the log counts as acknowledged by this broker; None means to its end."""
         return self._log.recovery_point if self._log.config.kraftpy_flush_before_ack else None
+
+    @property
+    def come_by_themselves(self) -> bool:
+        """True if records are synced without a request for it: after `flush.ms`, or before they are acknowledged."""
+        config = self._log.config
+        return config.flush_ms < _NEVER_MS or config.kraftpy_flush_before_ack
+
+    @property
+    def has_unsynced_segments(self) -> bool:
+        """True if a sealed segment is not synced yet."""
+        return self._log.segments.active.base_offset > self._log.recovery_point
+
+    @property
+    def is_pending(self) -> bool:
+        """True if records wait for a sync that nobody may have requested."""
+        log = self._log
+        if log.is_failed or log.recovery_point >= log.log_end_offset:
+            return False
+        return self.come_by_themselves or self.has_unsynced_segments
+
+    @property
+    def lacks_promise(self) -> bool:
+        """True if the topic's settings require the promise to sync before acknowledging, and it is not made yet."""
+        log = self._log
+        return log.config.kraftpy_flush_before_ack and not (log.promises_synced or log.metadata is None)
 
     def is_due(self, end_offset: int) -> bool:
         """Return whether everything before an offset must be synced before it is acknowledged, and is not yet."""

@@ -106,16 +106,25 @@ class Maintenance:
         while True:
             await _pause(interval_ms)
             await self._bring_online()
-            now = self._clock.now()
-            for number, replica in enumerate(self._replicas):
-                if number % _BEFORE_A_PAUSE == 0:
-                    await asyncio.sleep(0)
-                with self._incidents.contained_in(replica.topic_partition, "flush"):
-                    is_news |= await self._flush(replica, now)
-            await self._manager.topic_configs.promise_synced()
+            is_news |= await self.flush_due()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
                 is_news = not await self._checkpoint()
                 written_at = self._clock.monotonic_ms()
+
+    async def flush_due(self) -> bool:
+        """Sync the logs that are due, and let them promise; return whether any had unsynced sealed segments.
+
+        Only partitions that are noted for that are looked at (`replication.due_work`).
+        """
+        now, is_news, due = self._clock.now(), False, self._replicas.due
+        for number, replica in enumerate([*due.syncs]):
+            if number % _BEFORE_A_PAUSE == 0:
+                await asyncio.sleep(0)
+            with self._incidents.contained_in(replica.topic_partition, "flush"):
+                is_news |= await self._flush(replica, now)
+        await self._manager.topic_configs.promise_synced()
+        due.settle()
+        return is_news
 
     async def _flush(self, replica: Replica, now: Millis) -> bool:
         """Sync the log if it is due; return whether it had unsynced sealed segments."""
@@ -125,7 +134,7 @@ class Maintenance:
         if log.recovery_point >= log.log_end_offset:
             replica.flushed_at_ms = now
             return False
-        is_sealed = log.segments[-1].base_offset > log.recovery_point
+        is_sealed = replica.syncs.has_unsynced_segments
         if (
             is_sealed
             or now - replica.flushed_at_ms >= log.config.flush_ms
@@ -176,6 +185,7 @@ class Maintenance:
                     continue
                 with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now(), self._config.producer_id_expiration_ms)
+                    self._replicas.due.count_producers(replica)
 
     async def producers(self) -> None:
         """Keep no more producers than `kraftpy.max.producers`: the most recently active ones."""

@@ -2,6 +2,9 @@
 
 A producer counts once per partition that it writes to. Those that have been silent longest are forgotten first; those
 with an open transaction stay. No partition keeps more than a quarter of the limit, so that one topic cannot use it up.
+
+A look costs as much as the partitions that got more producers since the last one (`replication.due_work`). All
+partitions are looked at only if there are too many producers.
 """
 
 from __future__ import annotations
@@ -11,34 +14,45 @@ import heapq
 import itertools
 from collections.abc import Sequence
 
+from kraftpy.broker.replication.due_work import DueWork
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.types import Millis
 
 _SORTED_AT_ONCE = 10_000
 """Producers looked at, or sorted, before other tasks get the event loop."""
+_LOOKED_AT_AT_ONCE = 500
+"""Partitions looked at before other tasks get the event loop."""
 _PARTITIONS_SHARE = 4
 
 
 async def forget_producers_beyond(replicas: Replicas, limit: int) -> int:
     """Forget producers while there are more than `limit`; return how many. Room for a tenth of it is made at once."""
-    gone = total = 0
+    gone, due = 0, replicas.due
     most = max(1, limit // _PARTITIONS_SHARE)
-    writing: list[Replica] = []
-    async for replica in replicas.with_usable_log():
-        count = len(replica.log.producers)
-        if count > most:
-            gone += await _forget_oldest([replica], count - most + most // 10)
-            count = len(replica.log.producers)
-        if count:
-            writing.append(replica)
-            total += count
-    if total > limit:
-        gone += await _forget_oldest(writing, total - limit + limit // 10)
+    for number, replica in enumerate(due.take_grown()):
+        if number % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        if replica.log.is_closed:
+            due.closed(replica)
+        elif replica.operations.is_truncating:
+            due.grown[replica] = None
+        elif (count := len(replica.log.producers)) > most:
+            gone += await _forget_oldest(due, [replica], count - most + most // 10)
+    if due.producers > limit:
+        writing: list[Replica] = []
+        total = 0
+        async for replica in replicas.with_usable_log():
+            due.count_producers(replica)
+            if replica.counted_producers:
+                writing.append(replica)
+                total += replica.counted_producers
+        if total > limit:
+            gone += await _forget_oldest(due, writing, total - limit + limit // 10)
     return gone
 
 
-async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
+async def _forget_oldest(due: DueWork, replicas: Sequence[Replica], count: int) -> int:
     """Forget about `count` producers of these partitions, those that wrote longest ago; return how many."""
     runs: list[list[int]] = []  # times of the last writes, each list sorted
     run: list[int] = []
@@ -63,6 +77,7 @@ async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
             continue
         looked_at += len(replica.log.producers)
         gone += len(replica.log.producers.expire(until, 0))
+        due.count_producers(replica)
         if looked_at >= _SORTED_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)

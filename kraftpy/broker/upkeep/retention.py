@@ -55,12 +55,14 @@ class Retention:
             try:
                 gone = deletion.remove_before_log_start(replica.log, now)
             except OSError as error:
+                replicas.due.changed(replica)
                 self._storage_failed(replica, "delete segments in", error)
                 continue
             except Exception as error:
                 self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
                 continue
             if gone:
+                replicas.due.changed(replica)  # the active segment may have been sealed
                 logger.info("%s: %d files deleted by retention", replica.topic_partition, len(gone))
                 self._manager.deletions.delete_files(replica.log, gone)
 

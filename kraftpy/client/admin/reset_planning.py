@@ -32,7 +32,9 @@ async def plan_reset(
     """
     name = described.group_id
     if described.members:
-        raise ValueError(f"group {name} has {len(described.members)} members: stop them before resetting its offsets")
+        count = len(described.members)
+        who = "a member: stop it" if count == 1 else f"{count} members: stop them"
+        raise ValueError(f"group {name} has {who} before resetting its offsets")
     if described.group_type == _SHARE:
         known = await admin.list_share_group_offsets(name)
         committed = {partition: at.start_offset for partition, at in known.items() if at.start_offset is not None}

@@ -8,6 +8,8 @@ If a partition's leader epoch has grown, OffsetForLeaderEpoch checks the positio
 the new leader's log ends before the position, the reader goes back to that end rather than read another history
 unnoticed.
 
+If a leader points to a nearer replica (KIP-392), the partition is read there until that ends (`NearestReplicas`).
+
 Failures that the application must learn of (no offset to start at, a corrupt batch, no permission) wait in `failures`.
 """
 
@@ -25,6 +27,7 @@ from kraftpy.client.consumer.fetch_session import FetchPosition, FetchSession, S
 from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.model import AutoOffsetReset, IsolationLevel, OffsetAndMetadata, OffsetSpec
+from kraftpy.client.nearest import NearestReplicas
 from kraftpy.client.offsets import ask_offsets, by_topic, leaders
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.protocol.apis import ApiKey
@@ -60,6 +63,14 @@ _SESSION_ERRORS = frozenset(
 _SPEC = {AutoOffsetReset.EARLIEST: OffsetSpec.EARLIEST, AutoOffsetReset.LATEST: OffsetSpec.LATEST}
 
 
+class PartitionRefused(KafkaError):
+    """A leader's refusal to let a partition be read."""
+
+    def __init__(self, partition: TopicPartition, code: ErrorCode) -> None:
+        super().__init__(code, f"{partition}: {code.meaning}")
+        self.partition = partition
+
+
 class _Broker:
     """The state of fetching from one broker."""
 
@@ -91,6 +102,7 @@ class Fetcher:
         self._on_change = on_change
         self._isolation = options.isolation
         self._brokers: dict[int, _Broker] = {}
+        self._nearest = NearestReplicas(options.client_rack, options.metadata_max_age_ms)
         self._wake = asyncio.Event()
         self._finding = False
 
@@ -115,6 +127,7 @@ class Fetcher:
         """Stop reading these partitions and drop what was fetched of them."""
         for name in partitions:
             self.readers.pop(name, None)
+            self._nearest.forget(name)
         self._wake.set()
 
     # --- deciding -------------------------------------------------------------------------------------------------
@@ -140,7 +153,7 @@ class Fetcher:
         return self._now() + self._options.retry_backoff_ms
 
     def _fetch_ready(self) -> float | None:
-        """Open a Fetch to every idle broker that leads something wanted. Returns when to look again."""
+        """Open a Fetch to every idle broker that has something wanted. Returns when to look again."""
         now = self._now()
         next_ms: float | None = None
         wanted: dict[int, dict[TopicPartition, FetchPosition]] = {}
@@ -158,16 +171,15 @@ class Fetcher:
             info = self._cluster.metadata.partition(name)
             topic = self._cluster.metadata.topics.get(name.topic)
             if info is None or topic is None or info.leader < 0 or self._is_ahead(reader, info.leader_epoch):
-                self._cluster.request_refresh()
-                reader.retry_at_ms = self._later()
-                next_ms = reader.retry_at_ms if next_ms is None else min(next_ms, reader.retry_at_ms)
+                self._cluster.request_refresh()  # which wakes this task, and has a pace of its own
                 continue
             if self._needs_check(reader, info.leader_epoch):
                 continue
             position = FetchPosition(
                 topic.topic_id, reader.fetch_offset, info.leader_epoch, self._options.max_partition_fetch_bytes
             )
-            wanted.setdefault(info.leader, {})[name] = position
+            source = self._nearest.source(name, info.leader, self._cluster.metadata.nodes, now)
+            wanted.setdefault(source, {})[name] = position
         for node_id, positions in wanted.items():
             again_ms = self._fetch_from(node_id, positions, now)
             if again_ms is not None:
@@ -195,6 +207,7 @@ class Fetcher:
             await self._cluster.connect(node_id)
         except KafkaError as failed:
             logger.debug("broker %d: %s", node_id, failed)
+            self._nearest.unreachable(node_id, self._now())
             self._cluster.request_refresh()
             await asyncio.sleep(self._options.retry_backoff_ms / 1000)
         finally:
@@ -248,7 +261,7 @@ class Fetcher:
                 ForgottenTopic(topic=topic, topic_id=topic_id, partitions=partitions)
                 for (topic, topic_id), partitions in forgotten.items()
             ],
-            rack_id=self._options.client_rack,
+            rack_id=self._nearest.rack(self._now()),
         )
 
     def _answered(
@@ -294,6 +307,7 @@ class Fetcher:
         later = self._later()
         for reader, _ in asked.values():
             reader.retry_at_ms = later
+            self._nearest.forget(reader.name)
         if error.code in STALE_METADATA:
             self._cluster.request_refresh()
         if not error.code.retriable or isinstance(error, ResponseTooLarge):
@@ -303,6 +317,8 @@ class Fetcher:
         """Take in one partition's part of an answer."""
         code = ErrorCode.of(data.error_code)
         if code is ErrorCode.NONE:
+            if data.preferred_read_replica >= 0:
+                self._nearest.point(reader.name, data.preferred_read_replica, self._now())
             reader.high_watermark = data.high_watermark
             reader.last_stable_offset = data.last_stable_offset if self._isolation else -1
             reader.log_start_offset = data.log_start_offset
@@ -318,6 +334,8 @@ class Fetcher:
                     self._fail(corrupt)
             return
         reader.retry_at_ms = self._later()
+        if self._nearest.forget(reader.name) and code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return  # only the leader knows which offsets there are
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(reader)
         elif code in STALE_METADATA:
@@ -325,7 +343,7 @@ class Fetcher:
         elif code.retriable:
             logger.debug("%s: %s", reader.name, code.name)
         else:
-            self._fail(KafkaError(code, f"{reader.name}: {code.meaning}"))
+            self._fail(PartitionRefused(reader.name, code))
 
     def _out_of_range(self, reader: PartitionReader) -> None:
         if reader.buffered_bytes or reader.decoded:

@@ -1,4 +1,4 @@
-"""What a consumer measures: its polls, its fetches by topic and partition, and what its group asks of it.
+"""The metrics of a consumer: its polls, its fetches by topic and partition, and its part in its group.
 
 Kafka's groups are consumer-metrics, consumer-fetch-manager-metrics and consumer-coordinator-metrics. Records count once
 they are decoded for the application. Lags and leads are those at the latest answers.

@@ -1,4 +1,4 @@
-"""What sees the records that a consumer hands out: interceptors, and traces."""
+"""The observers of the records that a consumer hands out: interceptors, and traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer measures of its batches, in Kafka's groups producer-metrics and producer-topic-metrics.
+"""The metrics of a producer's batches, in Kafka's groups producer-metrics and producer-topic-metrics.
 
 A batch counts each time it is sent, as in Kafka: one that is sent again counts as `record-retry` besides.
 """

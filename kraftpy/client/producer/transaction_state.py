@@ -155,7 +155,7 @@ class TransactionMachine:
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)  # records may be sent to these
-    operation: Operation | None = None  # what the application is waiting for
+    operation: Operation | None = None  # the application is waiting for it
     error: TransactionError | None = None  # why the transaction, or the producer, failed
     retry_at_ms: float | None = None
     may_be_open: bool = False  # the coordinator may know of a transaction

@@ -250,7 +250,7 @@ def _now_ms() -> float:
 
 def readable(connections: Mapping[K, BlockingConnection], timeout_s: float) -> list[K]:
     """Return the names of connections whose answers have begun to arrive; wait for the first, until time is up."""
-    # What TLS has decrypted already is not seen by a selector.
+    # A selector does not see bytes that TLS has decrypted already.
     found = [name for name, each in connections.items() if each.has_bytes]
     if found:
         return found

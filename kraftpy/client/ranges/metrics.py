@@ -1,4 +1,4 @@
-"""What range readers measure. All readers of one client id share their metrics in a process.
+"""The metrics of range readers. All readers of one client id share them in a process.
 
 Readers are many and live shortly (one for each task of a load), and what they have done together is what matters. Their
 groups are named as a consumer's: reader-metrics, reader-node-metrics and reader-fetch-manager-metrics. They count for

@@ -7,8 +7,10 @@ a lost connection or a moved leader, it retries from the next offset; nothing is
 A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start is:
 it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
 
-Left out: following a log as it grows (`wait_beyond` only tells that it has; use `Consumer`), nearest replicas
-(KIP-392), fetch sessions (one partition at a time has nothing to save).
+With a `client_rack`, ranges are read from the nearest replicas to which leaders point (KIP-392).
+
+Left out: following a log as it grows (`wait_beyond` only tells that it has; use `Consumer`), fetch sessions (one
+partition at a time has nothing to save).
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kraftpy.client.connection import ResponseTooLarge
+from kraftpy.client.connection import BrokerUnreachable, ResponseTooLarge
 from kraftpy.client.model import IsolationLevel, OffsetSpec
+from kraftpy.client.nearest import NearestReplicas
 from kraftpy.client.offsets import Found, list_offsets_request, read_list_offsets
 from kraftpy.client.options import one_of, whole
 from kraftpy.client.ranges.cluster import BlockingCluster
@@ -51,6 +54,10 @@ class OffsetOutOfRange(KafkaError):
         self.log_end_offset = log_end_offset
 
 
+class _Pointed(Exception):
+    """A leader has pointed to a replica that is nearer."""
+
+
 class Chunk(NamedTuple):
     """Some whole batches of a range, as the broker sent them."""
 
@@ -74,6 +81,7 @@ class RangeReader(BlockingCluster):
         isolation_level: str = "read_uncommitted",
         max_partition_fetch_bytes: int = _FETCH_BYTES,
         fetch_max_wait_ms: int = 500,
+        client_rack: str = "",
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
@@ -84,6 +92,7 @@ class RangeReader(BlockingCluster):
         self._isolation = IsolationLevel[isolation_level.upper()]
         self._fetch_bytes = max_partition_fetch_bytes
         self._wait_ms = fetch_max_wait_ms
+        self._nearest = NearestReplicas(client_rack, self.options.metadata_max_age_ms)
         self._waiting: dict[int, BlockingConnection] = {}
         """By node, connections that owe `wait_beyond` an answer."""
 
@@ -204,12 +213,13 @@ class RangeReader(BlockingCluster):
     ) -> Iterator[Chunk]:
         """Read over one connection after another until the range is complete."""
         deadline, failures = self._deadline(), 0
-        offset = start_offset
+        offset, source = start_offset, -1
         while offset < end_offset:
             try:
                 leader = self._leader(partition)
                 self._require_id(partition.topic, topic_id)
-                with self._lent(self._to(leader)) as connection:
+                source = self._nearest.source(partition, leader, self._metadata.nodes, self._runtime.monotonic_ms())
+                with self._lent(self._to(source)) as connection:
                     for chunk in self._stream(connection, partition, offset, end_offset, fetch_bytes):
                         if chunk.end_offset > offset:
                             offset, failures, deadline = chunk.end_offset, 0, self._deadline()
@@ -218,15 +228,26 @@ class RangeReader(BlockingCluster):
                             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             except (UnknownTopic, ResponseTooLarge):
                 raise
+            except _Pointed as pointed:
+                if self._runtime.monotonic_ms() >= deadline:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{partition}: {pointed}") from None
             except KafkaError as failed:
-                if failed.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise self._out_of_range(partition, offset, end_offset) from failed
+                was_nearest = self._left_nearest(partition, source, failed)
                 pause_ms = self._pause_ms(failures)
                 failures += 1
-                if not failed.code.retriable or self._runtime.monotonic_ms() + pause_ms >= deadline:
+                is_late = self._runtime.monotonic_ms() + pause_ms >= deadline
+                if failed.code is ErrorCode.OFFSET_OUT_OF_RANGE and (is_late or not was_nearest):
+                    raise self._out_of_range(partition, offset, end_offset) from failed
+                if is_late or not (failed.code.retriable or was_nearest):
                     raise
                 self._metadata = replace(self._metadata, topics={})
                 self._runtime.pause(pause_ms / 1000)
+
+    def _left_nearest(self, partition: TopicPartition, source: int, failed: KafkaError) -> bool:
+        """Turn to the leader after a failure; return whether the failed read was from a nearer replica."""
+        if isinstance(failed, BrokerUnreachable):
+            return self._nearest.unreachable(source, self._runtime.monotonic_ms())
+        return self._nearest.forget(partition)
 
     def _require_id(self, topic: str, topic_id: bytes) -> None:
         """Check the topic's id in the metadata. Errors about topic ids lead to new metadata, and so back to here."""
@@ -246,7 +267,7 @@ class RangeReader(BlockingCluster):
     ) -> Generator[Chunk, None, None]:
         """Yield one answer after another, sending the next request before handing out an answer.
 
-        A chunk that ends where it starts brought nothing. Raises the broker's errors as `KafkaError`.
+        A chunk that ends where it starts brought nothing. Raises the broker's errors as `KafkaError`, and `_Pointed`.
         """
         self._ask(connection, partition, offset, fetch_bytes)
         while True:
@@ -254,6 +275,9 @@ class RangeReader(BlockingCluster):
             code = ErrorCode.of(data.error_code)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, f"{partition}: {code.meaning}")
+            if data.preferred_read_replica >= 0:
+                self._nearest.point(partition, data.preferred_read_replica, self._runtime.monotonic_ms())
+                raise _Pointed(f"broker {data.preferred_read_replica} is said to be nearer")
             records = memoryview(data.records or b"").cast("B")
             batches = split_batches(records, allow_partial=True)
             self._count(partition.topic, batches, len(records))
@@ -276,11 +300,12 @@ class RangeReader(BlockingCluster):
         self._metrics.fetched(topic, records, size, self._runtime.monotonic_ms())
 
     def _ask(self, connection: BlockingConnection, partition: TopicPartition, offset: int, fetch_bytes: int) -> None:
-        request, high = self._request({partition: offset}, self._wait_ms, fetch_bytes)
+        rack = self._nearest.rack(self._runtime.monotonic_ms())
+        request, high = self._request({partition: offset}, self._wait_ms, fetch_bytes, rack)
         connection.send(ApiKey.FETCH, request, connection.version(ApiKey.FETCH, high=high))
 
     def _request(
-        self, offsets: Mapping[TopicPartition, int], wait_ms: int, fetch_bytes: int
+        self, offsets: Mapping[TopicPartition, int], wait_ms: int, fetch_bytes: int, rack: str = ""
     ) -> tuple[FetchRequest, int]:
         """Return a request for these partitions, and the highest version that can name their topics."""
         topics: dict[str, FetchTopic] = {}
@@ -303,6 +328,7 @@ class RangeReader(BlockingCluster):
             max_bytes=fetch_bytes,
             isolation_level=self._isolation,
             topics=list(topics.values()),
+            rack_id=rack,
         )
         have_ids = all(any(topic.topic_id) for topic in topics.values())
         return request, 0x7FFF if have_ids else _TOPIC_ID_VERSION - 1

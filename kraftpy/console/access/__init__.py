@@ -1,4 +1,4 @@
-"""Who may do what in the console: sign-in, sessions, roles, protection of forms, headers, and the audit log.
+"""The console's access control: sign-in, sessions, roles, protection of forms, headers, and the audit log.
 
     access = install(app, AccessSettings(has_passwords=True, client_options=options))
 

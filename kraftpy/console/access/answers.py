@@ -17,6 +17,12 @@ _TEMPLATES: Final = Environment(
 )
 
 
+def compile_templates() -> None:
+    """Compile the templates now rather than when they are first used."""
+    for name in _TEMPLATES.list_templates():
+        _TEMPLATES.get_template(name)
+
+
 def page(template: str, status: int = 200, headers: Mapping[str, str] | None = None, **shown: Any) -> HTMLResponse:
     """Return a page of a template."""
     return HTMLResponse(_TEMPLATES.get_template(template).render(shown), status, headers)

@@ -37,7 +37,7 @@ _ATTRIBUTE: Final = "audited"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a request does to a resource."""
+    """An operation that a request performs on a resource."""
 
     operation: Operation
     resource_type: ResourceType

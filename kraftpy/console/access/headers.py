@@ -78,5 +78,5 @@ class SecureAnswers:
         except Exception:
             logger.exception("the console could not answer %s %r", scope["method"], scope["path"][:200])
             if not has_begun:
-                page = plain_page(500, "The console failed", "What happened is in the console's log.")
+                page = plain_page(500, "The console failed", "The console's log says why.")
                 await page(scope, receive, send_with_headers)

@@ -1,4 +1,4 @@
-"""What a console's access control keeps while it runs: sessions, attempts to sign in, and the ways to prove a name."""
+"""The state of a console's access control: sessions, attempts to sign in, and the ways to prove a name."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def check_provider_url(what: str, url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who may do what in one console."""
+    """The settings of one console's access control."""
 
     host: str = "127.0.0.1"
     """The address that the console listens on; empty for all."""

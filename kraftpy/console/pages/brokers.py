@@ -15,6 +15,7 @@ from kraftpy.client.model import Node, ResourceType, TopicInfo
 from kraftpy.console.cluster import now_ms, or_none
 from kraftpy.console.console import after_change, console_of
 from kraftpy.console.forms import Refused, number_of, read_form, text_of
+from kraftpy.console.pages.setting_changes import alter_setting
 from kraftpy.console.paging import page_of
 from kraftpy.protocol.errors import KafkaError
 
@@ -144,9 +145,8 @@ async def broker(request: Request) -> Response:
 async def alter(request: Request) -> Response:
     """Set one setting of a broker or of all, or restore its default."""
     fields = await read_form(request)
-    name, setting = _resource(text_of(fields, "id")), text_of(fields, "setting").strip()
-    value = None if fields.get("restore") else fields.get("value", "")
-    await console_of(request).cluster.admin.alter_configs({(ResourceType.BROKER, name): {setting: value}})
+    name = _resource(text_of(fields, "id"))
+    await alter_setting(request, fields, ResourceType.BROKER, name)
     return after_change("/broker", "altered", id=name or "default")
 
 

@@ -17,6 +17,7 @@ from kraftpy.client.times import parse_time
 from kraftpy.console.cluster import now_ms
 from kraftpy.console.console import after_change, console_of
 from kraftpy.console.forms import Refused, needs_typed, number_of, read_form, text_of
+from kraftpy.console.pages.setting_changes import alter_setting
 from kraftpy.types import TopicPartition
 
 _TARGETS: Final = {
@@ -113,9 +114,8 @@ def _moves(text: str) -> list[Move]:
 async def alter(request: Request) -> Response:
     """Set one setting of a group, or restore its default."""
     fields = await read_form(request)
-    name, setting = text_of(fields, "id"), text_of(fields, "setting").strip()
-    value = None if fields.get("restore") else fields.get("value", "")
-    await console_of(request).cluster.admin.alter_configs({(ResourceType.GROUP, name): {setting: value}})
+    name = text_of(fields, "id")
+    await alter_setting(request, fields, ResourceType.GROUP, name)
     return after_change("/group", "altered", id=name)
 
 

@@ -20,6 +20,7 @@ from kraftpy.console.plots import line_plot
 from kraftpy.diagnosis.group_causes import causes
 from kraftpy.diagnosis.lag_ages import nothing_left
 from kraftpy.diagnosis.observing import observe
+from kraftpy.security.principal import parse_principal
 from kraftpy.types import TopicPartition
 
 _COLUMNS: Final = ("name", "kind", "state", "lag")
@@ -131,17 +132,24 @@ async def offset_rows(cluster: Cluster, described: GroupDescription) -> list[dic
 
 
 async def explain(request: Request) -> Response:
-    """Watch a group for some seconds, and show why it does not get on."""
+    """Watch a group for some seconds, and show why it does not get on; with a principal, also which rights it lacks."""
     global _explaining
     console = console_of(request)
     query = dict(request.query_params)
     name = text_of(query, "id")
     seconds = number_of(query, "seconds", EXPLAIN_SECONDS, low=0, high=MOST_EXPLAIN_SECONDS)
+    principal = query.get("principal", "").strip()
+    try:
+        checked = parse_principal(principal) if principal else None
+    except ValueError as error:
+        raise Refused(str(error)) from None
     if _explaining >= MOST_EXPLAINED:
         raise Refused("other groups are being watched: try again in a moment", 503)
     _explaining += 1
     try:
-        observed = await observe(console.cluster.admin, name, seconds=seconds)
+        observed = await observe(
+            console.cluster.admin, name, seconds=seconds, principal=None if checked is None else str(checked)
+        )
         observed = replace(observed, nothing_left=await nothing_left(console.cluster.options, observed))
     finally:
         _explaining -= 1
@@ -153,4 +161,5 @@ async def explain(request: Request) -> Response:
         causes=causes(observed),
         observed=observed,
         seconds=seconds,
+        principal=principal,
     )

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kraftpy.client.admin.model import LogDir
+from kraftpy.console.cluster import or_none
 from kraftpy.console.console import console_of
 from kraftpy.console.plots import line_plot
 from kraftpy.console.problems import State, problems
@@ -23,14 +24,16 @@ async def overview(request: Request) -> Response:
     console = console_of(request)
     cluster = console.cluster
     history = console.history
-    description, topics, log_dirs = await asyncio.gather(cluster.description(), cluster.topics(), cluster.log_dirs())
+    description, topics, log_dirs, listed = await asyncio.gather(
+        cluster.description(), cluster.topics(), cluster.log_dirs(), or_none(cluster.groups())
+    )
     try:
         quorum = await cluster.quorum()
     except KafkaError:  # an older cluster, or no right to see it
         quorum = None
     groups, written = history.busiest("group", 1_000), history.busiest("topic", 1_000)
     if cluster is not console.clusters.own:  # the history is the console's: a user sees only what the ACLs allow
-        may_see = {info.name for info in topics}, {each.group_id for each in await cluster.groups()}
+        may_see = {info.name for info in topics}, {each.group_id for each in listed or ()}
         written = [row for row in written if row["topic"] in may_see[0]]
         groups = [row for row in groups if row["group"] in may_see[1]]
     partitions = [each for info in topics for each in info.partitions]
@@ -42,6 +45,7 @@ async def overview(request: Request) -> Response:
         quorum=quorum,
         topic_count=len(topics),
         partition_count=len(partitions),
+        group_count=None if listed is None else len(listed),
         replica_count=sum(len(each.replicas) for each in partitions),
         offline=sum(each.leader < 0 for each in partitions),
         under_replicated=sum(not set(each.in_sync_replicas).issuperset(each.replicas) for each in partitions),

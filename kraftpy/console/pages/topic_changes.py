@@ -10,6 +10,7 @@ from starlette.responses import Response
 from kraftpy.client.model import NewTopic, ResourceType
 from kraftpy.console.console import after_change, console_of
 from kraftpy.console.forms import Refused, needs_typed, number_of, read_form, settings_of, text_of
+from kraftpy.console.pages.setting_changes import alter_setting
 from kraftpy.protocol.errors import KafkaError
 
 
@@ -49,9 +50,8 @@ def _form(request: Request, fields: Mapping[str, str], error: str | None) -> Res
 async def alter(request: Request) -> Response:
     """Set one setting of a topic, or restore its default."""
     fields = await read_form(request)
-    name, setting = text_of(fields, "name"), text_of(fields, "setting").strip()
-    value = None if fields.get("restore") else fields.get("value", "")
-    await console_of(request).cluster.admin.alter_configs({(ResourceType.TOPIC, name): {setting: value}})
+    name = text_of(fields, "name")
+    await alter_setting(request, fields, ResourceType.TOPIC, name)
     return after_change("/topic", "altered", name=name)
 
 

@@ -121,7 +121,7 @@ class Leader:
         votes.
         """
         log = self._state.log
-        changed_at = log.voters[-1][0]
+        changed_at = log.voting.since
         return changed_at if changed_at > log.journal.durable_index else log.last_index + 1
 
     def _send_entries(self, follower: Progress) -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from kraftpy.metadata import quorum_messages as messages
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum_messages import SnapshotContents
+from kraftpy.metadata.voters import VoterSet
 
 _KEPT_BYTES = 1 << 20  # of entries before a snapshot, for followers that are slightly behind
+
+
+class Voting(NamedTuple):
+    """The voters that an entry sets."""
+
+    since: int
+    """The entry; 0 for the voters that this server was given at its start."""
+    voters: VoterSet
+    servers: frozenset[int]
+    """The numbers by which this server knows them."""
 
 
 class RaftLog:
@@ -18,15 +29,34 @@ class RaftLog:
     Position 0 holds the entry before the first one: a snapshot's last one, or index 0 of term 0.
     """
 
-    def __init__(self, journal: Journal, base_index: int, base_term: int, voters: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        base_index: int,
+        base_term: int,
+        voters: VoterSet,
+        *,
+        node_id: int,
+        directory_id: bytes | None = None,
+    ) -> None:
         self.journal = journal
         self.entries: list[tuple[bytes, int, int]] = [(messages.NO_OP, base_index, base_term)]
-        self.configured = dict(voters)
-        self.voters: list[tuple[int, dict[int, str]]] = [(0, self.configured)]
-        """The entries that set voters, as index and voters, ascending; index 0 is the configuration."""
+        self._own = (node_id, directory_id)
+        self._configured = voters
+        self._votings = [self._voting(0, voters)]
+        """The entries that set voters, ascending; index 0 is the configuration, or what the directory was formatted
+        with."""
         self.term = max(journal.term, journal.last_term)
         self.voted_for = journal.voted_for if journal.term == self.term else None
         self.on_commit: Callable[[int], None] = lambda index: None
+
+    def _voting(self, index: int, voters: VoterSet) -> Voting:
+        return Voting(index, voters, voters.servers(*self._own))
+
+    @property
+    def voting(self) -> Voting:
+        """The voters by the newest entry that sets them, committed or not (§6)."""
+        return self._votings[-1]
 
     @property
     def first_index(self) -> int:
@@ -59,11 +89,11 @@ class RaftLog:
         self.entries.append(entry)
         voters = messages.voters_in(entry[0])
         if voters is not None:
-            self.voters.append((entry[1], voters))
+            self._votings.append(self._voting(entry[1], voters))
 
-    def voters_at(self, index: int) -> tuple[int, dict[int, str]]:
-        """Return the voters as of an entry, and the entry that set them."""
-        return next(voters for voters in reversed(self.voters) if voters[0] <= index)
+    def voters_at(self, index: int) -> Voting:
+        """Return the voters as of an entry."""
+        return next(voting for voting in reversed(self._votings) if voting.since <= index)
 
     def restart_at(self, index: int, term: int, contents: SnapshotContents) -> None:
         """Restart after a snapshot, with the entries after it that the journal has kept."""
@@ -75,8 +105,10 @@ class RaftLog:
 
     def set_snapshot_voters(self, contents: SnapshotContents) -> None:
         """Set the voters from a snapshot; voters that were only configured stay configuration."""
-        voters = self.configured if contents.voters is None or not contents.voters_index else contents.voters
-        self.voters = [(contents.voters_index, voters)]
+        voters = contents.voters
+        if voters is None or (not contents.voters_index and self._configured.addresses):
+            voters = self._configured
+        self._votings = [self._voting(contents.voters_index, voters)]
 
     def forget_to(self, index: int) -> None:
         """Drop entries up to `index`, which a snapshot covers, except some for followers that are slightly behind."""
@@ -87,7 +119,7 @@ class RaftLog:
         if position > 0:
             _, base_index, base_term = self.entries[position]
             self.entries[: position + 1] = [(messages.NO_OP, base_index, base_term)]
-        self.voters = [self.voters_at(index), *(voters for voters in self.voters if voters[0] > index)]
+        self._votings = [self.voters_at(index), *(voting for voting in self._votings if voting.since > index)]
 
     # -- the library's interface
 
@@ -102,8 +134,8 @@ class RaftLog:
         index = self.first_index + position
         self.journal.truncate_from(index)
         del self.entries[position:]
-        while self.voters[-1][0] >= index:
-            self.voters.pop()
+        while self._votings[-1].since >= index:
+            self._votings.pop()
 
     def __getitem__(self, place: Any) -> Any:
         return self.entries[place]

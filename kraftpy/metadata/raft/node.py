@@ -28,7 +28,7 @@ class Raft:
     ) -> None:
         library = RaftLibrary(
             node_id=node_id,
-            voters=log.voters[-1][1],
+            voters=log.voting.servers,
             log=log,
             election_timeout_ms=settings.election_timeout_ms,
             fallback_ms=settings.fallback_ms,

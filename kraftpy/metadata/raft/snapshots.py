@@ -79,9 +79,9 @@ class Snapshots:
         index = self._state.last_applied
         term = self._state.log.term_at(index)
         assert term is not None
-        voters_index, voters = self._state.log.voters_at(index)
+        voting = self._state.log.voters_at(index)
         encode_state = self._machine.capture()
-        return Captured(index, term, lambda: pack_snapshot(voters_index, voters, encode_state()))
+        return Captured(index, term, lambda: pack_snapshot(voting.since, voting.voters, encode_state()))
 
     def saved(self, index: int) -> None:
         """Note that the snapshot is on disk: the entries before it are no longer needed."""

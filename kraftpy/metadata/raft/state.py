@@ -129,12 +129,12 @@ class State:
 
     def voters(self) -> set[int]:
         """Return the voters by the newest entry that sets them, committed or not (§6)."""
-        return set(self.log.voters[-1][1])
+        return set(self.log.voting.servers)
 
     @property
     def is_voter(self) -> bool:
         """True if this server has a vote."""
-        return self.id in self.log.voters[-1][1]
+        return self.id in self.log.voting.servers
 
     def is_majority(self, servers: set[int]) -> bool:
         """Return whether a majority of the voters is among these servers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from worlds import USER
 from kraftpy.broker.authorization.policy import RIGHTS, Need
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import KafkaError
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kraftpy.protocol.schema import Struct, fields
 from kraftpy.security.acls import CLUSTER_NAME, Permission, ResourceType
 
@@ -30,10 +32,24 @@ NOT_ASKED = frozenset(
     {
         ApiKey.CREATE_DELEGATION_TOKEN,  # tokens are random
         ApiKey.DESCRIBE_DELEGATION_TOKEN,
-        ApiKey.UPDATE_FEATURES,  # what an empty update means is asked elsewhere
-        ApiKey.JOIN_GROUP,  # a member that is admitted waits for others, and blocks the group
     }
 )
+ASKED_OTHERWISE: Mapping[ApiKey, Callable[[Named], Any]] = {
+    # A member that is admitted waits for others, and blocks the group; this one's session is too short for any group.
+    ApiKey.JOIN_GROUP: lambda named: JoinGroupRequest(
+        group_id=named.group,
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    ),
+    # The meaning of an empty update is asked elsewhere; the first version has no `validate_only`.
+    ApiKey.UPDATE_FEATURES: lambda named: UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature=named.topic, max_version_level=1)]
+    ),
+}
+"""Requests in place of those of `REQUESTS`, which change nothing even with all rights."""
 Grants = Iterable[tuple[Need, Permission]]
 
 
@@ -116,7 +132,7 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
                 give(side, named, grants)
             note = f"{case}, {'there' if exists else 'nowhere'}"
             for version in sorted({APIS[key].first, last}):
-                body = body_of(REQUESTS[key](named))
+                body = body_of(ASKED_OTHERWISE.get(key, REQUESTS[key])(named))
                 try:
                     differ.ask(key.name.lower(), body, version, note=note, eventually=True)
                 except KafkaError:  # this version cannot say it

@@ -97,9 +97,23 @@ ODD_JOINS: dict[str, dict[str, Any]] = {
 }
 
 
+def _knows_its_source(side: Side) -> bool:
+    """Return whether the coordinator knows the topic, which takes Kafka's a moment."""
+    answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
+    side.quiet("streams_group_heartbeat", beating("sxl-first", member_epoch=-1, **QUIET), 0)
+    side.quiet("delete_groups", {"groups_names": ["sxl-first"]}, 2)
+    return not any(status.status_code == _MISSING_SOURCE_TOPICS for status in answer.status or ())
+
+
+def create_source(differ: Differ) -> None:
+    """Create the topic that `SOURCE` names, and wait until the coordinators know it."""
+    differ.create("stin", 2)
+    differ.wait("the coordinator knows the topic", _knows_its_source, 10.0)
+
+
 @scenario
 def streams_heartbeats_oddly(differ: Differ) -> None:
-    differ.create("stin", 2)
+    create_source(differ)
     for note, changed in ODD_JOINS.items():
         body = beating(f"sx-{note.replace(' ', '-')}", **changed)
         differ.ask("streams_group_heartbeat", body, 0, note=note)
@@ -116,18 +130,9 @@ def _is_stable(side: Side) -> bool:
     return bool(group.group_state == "Stable" and tasks and answer.member_epoch == epoch)
 
 
-def _knows_its_source(side: Side) -> bool:
-    """Return whether the coordinator knows the topic, which takes Kafka's a moment."""
-    answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
-    side.quiet("streams_group_heartbeat", beating("sxl-first", member_epoch=-1, **QUIET), 0)
-    side.quiet("delete_groups", {"groups_names": ["sxl-first"]}, 2)
-    return not any(status.status_code == _MISSING_SOURCE_TOPICS for status in answer.status or ())
-
-
 @scenario
 def life_of_a_streams_group(differ: Differ) -> None:
-    differ.create("stin", 2)
-    differ.wait("the coordinator knows the topic", _knows_its_source, 10.0)
+    create_source(differ)
 
     def beat(note: str, **more: Any) -> Both:
         return differ.ask("streams_group_heartbeat", beating("sxl", **more), 0, note=note)
@@ -160,7 +165,7 @@ def life_of_a_streams_group(differ: Differ) -> None:
 @scenario
 def streams_groups_that_go_back_to_the_classic_protocol(differ: Differ) -> None:
     """Only an empty one does, with its offsets; it may come forward again once it is empty."""
-    differ.create("stin", 2)
+    create_source(differ)
     group = "sx-back"
 
     def beat(note: str, **more: Any) -> Both:

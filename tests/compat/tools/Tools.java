@@ -30,7 +30,7 @@ import org.apache.kafka.common.utils.Exit;
  * told to end, as Ctrl-C does. {"do": "start", "as": name, ...} starts a tool and is answered at once; {"do": "end",
  * "as": name} has it end, and is answered as `run` is.
  *
- * A tool's standard streams and shutdown hooks belong to its thread and to those that this one starts. What is printed
+ * A tool's standard streams and shutdown hooks belong to its thread and to those that this one starts. Output
  * after an exit is dropped: the exit unwinds the stack, which closes clients, as the end of a process would.
  */
 public final class Tools {

@@ -36,7 +36,7 @@ class ToolCluster(PeerCluster):
         settings = SETTINGS | secure_lines.SETTINGS if is_secure else SETTINGS
         super().__init__(kind, 3, settings, java=("-Xmx512M", *LIGHT), path=path)
         self.kept = ""
-        """What a command line `keeps`."""
+        """The value that a command line `keeps`."""
         for name, text in (FILES | secure_lines.FILES).items():
             (self.directory / name).write_text(text, encoding="utf-8")
 

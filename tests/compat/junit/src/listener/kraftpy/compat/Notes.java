@@ -5,7 +5,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 
-/** What is to be told beside the outcome of the test that runs now. */
+/** Notes to print beside the outcome of the test that runs now. */
 public final class Notes {
     private static final Set<String> NOTES = new LinkedHashSet<>();
 

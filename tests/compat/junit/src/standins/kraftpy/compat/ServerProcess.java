@@ -77,8 +77,9 @@ public final class ServerProcess {
 
     /** Return the port of the listener with this name, as clients know it. */
     public int port(ListenerName listener) {
-        Relay relay = relays.get(listener.value());
-        Integer found = relay == null ? ports.get(listener.value()) : Integer.valueOf(relay.port());
+        String name = ListenerName.normalised(listener.value()).value();
+        Relay relay = relays.get(name);
+        Integer found = relay == null ? ports.get(name) : Integer.valueOf(relay.port());
         if (found == null) {
             throw new IllegalArgumentException("node " + id + " has no listener " + listener.value());
         }
@@ -113,9 +114,16 @@ public final class ServerProcess {
 
     /** Format the node's directories, with credentials of SCRAM that the cluster begins with. */
     public void format(String clusterId, List<String> credentials) throws IOException {
+        List<String> options = new ArrayList<>();
+        credentials.forEach(each -> options.addAll(List.of("--add-scram", each)));
+        formatWith(clusterId, options);
+    }
+
+    /** Format the node's directories with these options. */
+    public void formatWith(String clusterId, List<String> options) throws IOException {
         List<String> command =
             new ArrayList<>(List.of(PYTHON, "-m", "kraftpy", "format", properties.toString(), "-t", clusterId));
-        credentials.forEach(each -> command.addAll(List.of("--add-scram", each)));
+        command.addAll(options);
         ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true)
             .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
         setRealm(builder);

@@ -29,13 +29,20 @@ public final class ServerProperties {
 
     private final TestKitNodes nodes;
     private final Map<String, Object> common;
+    private final boolean isFormattedWithVoters;
     private final SortedMap<Integer, Integer> brokerPorts = new TreeMap<>();
     private final SortedMap<Integer, Integer> controllerPorts = new TreeMap<>();
 
     /** {@code common} are the settings that the test gives to all nodes. */
     public ServerProperties(TestKitNodes nodes, Map<String, Object> common) {
+        this(nodes, common, false);
+    }
+
+    /** With {@code isFormattedWithVoters}, the settings name where the quorum is found, and no voters. */
+    public ServerProperties(TestKitNodes nodes, Map<String, Object> common, boolean isFormattedWithVoters) {
         this.nodes = nodes;
         this.common = common;
+        this.isFormattedWithVoters = isFormattedWithVoters;
         nodes.brokerNodes().keySet().forEach(id -> brokerPorts.put(id, Ports.free()));
         nodes.controllerNodes().keySet().forEach(id -> controllerPorts.put(id, Ports.free()));
     }
@@ -76,7 +83,14 @@ public final class ServerProperties {
         }
         settings.putIfAbsent("inter.broker.listener.name", brokerListener);
         settings.putIfAbsent("controller.listener.names", controllerListener);
-        settings.put("controller.quorum.voters", voters());
+        if (isFormattedWithVoters) {
+            settings.put("controller.quorum.bootstrap.servers", controllers());
+        } else {
+            settings.put("controller.quorum.voters", voters());
+        }
+        if (broker != null) {
+            settings.remove("controller.quorum.auto.join.enable");
+        }
         settings.putIfAbsent("log.cleaner.dedupe.buffer.size", "2097152");
         if (broker != null) {
             settings.putAll(broker.propertyOverrides());
@@ -127,6 +141,10 @@ public final class ServerProperties {
             listeners.add(nodes.controllerListenerName().value() + "://localhost:" + controllerPorts.get(id));
         }
         return String.join(",", listeners);
+    }
+
+    private String controllers() {
+        return controllerPorts.values().stream().map(port -> "localhost:" + port).collect(Collectors.joining(","));
     }
 
     private String voters() {

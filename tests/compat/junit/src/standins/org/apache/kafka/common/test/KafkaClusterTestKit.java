@@ -10,6 +10,7 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
@@ -28,7 +29,9 @@ import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.controller.Controller;
+import org.apache.kafka.metadata.properties.MetaProperties;
 import org.apache.kafka.metadata.properties.MetaPropertiesEnsemble;
+import org.apache.kafka.metadata.properties.MetaPropertiesVersion;
 import org.apache.kafka.metadata.properties.PropertiesUtils;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
 
@@ -42,6 +45,8 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     private final TestKitNodes nodes;
     private final boolean isDeletedOnClose;
     private final Map<String, Short> features;
+    private final boolean isStandalone;
+    private final Optional<SortedMap<Integer, Uuid>> initialVoters;
     private final ServerProperties properties;
     private final SortedMap<Integer, ServerProcess> processes = new TreeMap<>();
     private final Map<Integer, BrokerServer> brokers = new TreeMap<>();
@@ -55,6 +60,8 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         private final Map<String, Object> configProps = new HashMap<>();
         private final Map<String, Short> features = new TreeMap<>();
         private boolean isDeletedOnClose = true;
+        private boolean isStandalone;
+        private Optional<SortedMap<Integer, Uuid>> initialVoters = Optional.empty();
 
         public Builder(TestKitNodes nodes) {
             this.nodes = nodes;
@@ -66,14 +73,13 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         }
 
         public Builder setStandalone(boolean isStandalone) {
-            if (isStandalone) {
-                throw new Missing("a quorum that begins with one voter (KIP-853's --standalone)");
-            }
+            this.isStandalone = isStandalone;
             return this;
         }
 
         public Builder setInitialVoterSet(Map<Integer, Uuid> voters) {
-            throw new Missing("a quorum that begins with a set of voters (KIP-853's --initial-controllers)");
+            initialVoters = Optional.of(new TreeMap<>(voters));
+            return this;
         }
 
         /** Name levels that the cluster is to have; the bootstrap metadata leave out those that are 0. */
@@ -105,7 +111,9 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         nodes = builder.nodes;
         isDeletedOnClose = builder.isDeletedOnClose;
         features = builder.features;
-        properties = new ServerProperties(nodes, builder.configProps);
+        isStandalone = builder.isStandalone;
+        initialVoters = builder.initialVoters;
+        properties = new ServerProperties(nodes, builder.configProps, isStandalone || initialVoters.isPresent());
         Path directory = Path.of(nodes.baseDirectory());
         Files.createDirectories(directory);
         for (int id : nodes.brokerNodes().keySet()) {
@@ -121,13 +129,44 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         }
     }
 
-    /** Write each log directory's {@code meta.properties}, as {@code kafka-storage format} does. */
+    /**
+     * Write each log directory's {@code meta.properties}, as {@code kafka-storage format} does. A controller whose quorum
+     * begins with voters of its format gets these from {@code kraftpy format}. As in Kafka's kit, its directory keeps the
+     * id that the test knows, also if the voters have another one: a disk that was replaced.
+     */
     public void format() throws Exception {
+        if (isStandalone || initialVoters.isPresent()) {
+            for (TestKitNode node : nodes.controllerNodes().values()) {
+                processes.get(node.id()).formatWith(nodes.clusterId(), firstVoters(node));
+                Path first = Path.of(properties.of(node.id()).get("log.dirs").split(",")[0]);
+                var known = new MetaProperties.Builder().setVersion(MetaPropertiesVersion.V1)
+                    .setClusterId(nodes.clusterId()).setNodeId(node.id()).setDirectoryId(node.metadataDirectoryId());
+                String file = first.resolve("meta.properties").toString();
+                PropertiesUtils.writePropertiesFile(known.build().toProperties(), file, false);
+            }
+        }
         for (Map<Integer, TestKitNode> each : List.of(nodes.controllerNodes(), nodes.brokerNodes())) {
             for (TestKitNode node : each.values()) {
                 format(node);
             }
         }
+    }
+
+    private List<String> firstVoters(TestKitNode node) {
+        if (initialVoters.isPresent()) {
+            return List.of("--initial-controllers", voters(initialVoters.get()));
+        }
+        if (node.id() == properties.controllerPorts().firstKey()) {
+            return List.of("--initial-controllers", voters(Map.of(node.id(), node.metadataDirectoryId())));
+        }
+        return List.of("--no-initial-controllers");
+    }
+
+    private String voters(Map<Integer, Uuid> directories) {
+        return directories.entrySet().stream()
+            .map(each -> each.getKey() + "@localhost:" + properties.controllerPorts().get(each.getKey()) + ":"
+                + each.getValue())
+            .collect(Collectors.joining(","));
     }
 
     private void format(TestKitNode node) throws IOException {
