@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-console bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-paper bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -99,8 +99,8 @@ sim: $(VENV)/.dev    ## all that is simulated: the quorum, replicas, compacted l
 	$(BIN)/python tests/log/power_loss.py --points 10000
 	@$(MAKE) --no-print-directory chaos-sim
 
-chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 of this version's own
-	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 1 --jobs 2 --shrink 0
+chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 30 of this version's own
+	$(BIN)/python -m chaos sim --known --fresh 30 --minutes 1 --jobs 2 --shrink 0
 
 chaos-seeds: $(VENV)/.dev  ## the same for hours: 2000 seeds of five minutes
 	$(BIN)/python -m chaos sim --seeds 2000
@@ -133,8 +133,15 @@ bench-security: $(VENV)/.dev  ## TLS, SASL and quotas beside Apache Kafka (a JDK
 bench-kafka: $(VENV)/.dev  ## speed beside Apache Kafka, one node and three (a JDK, Maven), into bench/KAFKA.md
 	$(BIN)/python -m bench.kafka
 
-bench-metrics: $(VENV)/.dev  ## what metrics cost: a node with and one without, in pairs; large pages, into bench/METRICS.md
+bench-metrics: $(VENV)/.dev  ## the cost of metrics: a node with and one without, in pairs; large pages, into bench/METRICS.md
 	$(BIN)/python -m bench.metrics
+
+bench-console: $(VENV)/.dev  ## the console's pages at a node with 5,000 partitions and 1,000 groups, into bench/CONSOLE.md
+	$(BIN)/python -m bench.console
+
+bench-paper: $(VENV)/.dev  ## the experiment of Kafka's first paper, beside Kafka, RabbitMQ and Artemis, into bench/PAPER.md (JDK, Maven, RabbitMQ)
+	@sh bench/rabbitmq.sh
+	$(BIN)/python -m bench.paper $(if $(MESSAGES),--messages $(MESSAGES))
 
 bench-processes: $(VENV)/.dev  ## `kraftpy server --processes`: two beside one, and how it grows, into bench/PROCESSES.md
 	$(BIN)/python -m bench.processes
@@ -185,6 +192,7 @@ compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's cla
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_security.py
 	$(BIN)/python tests/compat/secure_clients.py
+	$(BIN)/python tests/compat/console_beside_kafka.py
 	$(BIN)/python tests/compat/java_telemetry.py
 	$(BIN)/python tests/compat/java_streams_suite.py
 	$(BIN)/python tests/compat/spark_connector_suite.py
