@@ -36,6 +36,8 @@ class Watched:
         self._labels = [name]
         self._records = self._files = self._batches = 0
         self._offsets: dict[TopicPartition, int] = {}
+        self._readers = metrics_of(_CLIENT_ID)
+        """Kept from before the first reader until after the last: their metrics are shown as long as they are kept."""
         self.ended_well = False
 
     def loaded(self, partitions: Sequence[TopicPartition]) -> Loaded:
@@ -95,7 +97,7 @@ def watched(table: Table, name: str, listener: str | None, file: Path | None) ->
             host_and_port(listener)
         except ValueError as error:
             raise click.UsageError(f"--metrics-listener {error}") from None
-    counted, readers = Watched(table, name), metrics_of(_CLIENT_ID)
+    counted = Watched(table, name)
     try:
         with nullcontext() if listener is None else serve(listener, counted) as port:
             if listener is not None:
@@ -108,5 +110,3 @@ def watched(table: Table, name: str, listener: str | None, file: Path | None) ->
                     write(file, counted)
     except NoPrometheusClient as missing:
         raise Failure(str(missing)) from None
-    finally:
-        readers.retire()
