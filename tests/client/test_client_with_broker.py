@@ -33,6 +33,7 @@ from kraftpy.client import (
     ResourceType,
     TopicPartition,
 )
+from kraftpy.client.consumer.group_member import GroupMember
 from kraftpy.client.ranges.columns import decode_columns
 
 if TYPE_CHECKING:
@@ -368,6 +369,33 @@ async def test_who_stops_asking_is_left_out_and_comes_back(bootstrap: str, topic
         assert len(log.held) == 4  # it has not heard of it: it is busy
         records = await read(slow, 39)
         assert len({(record.partition, record.offset) for record in records}) >= 39
+        assert log.lines[1:] == [("revoked", 4), ("assigned", 4)]
+
+
+@pytest.mark.parametrize(("protocol", "leave"), [("classic", "_leave"), ("consumer", "_consumer_leave")])
+async def test_partitions_are_given_up_before_others_are_taken_though_leaving_takes_long(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch, protocol: str, leave: str
+) -> None:
+    """The coordinator's answer to the request to leave is held up until the member has partitions again."""
+    told, log = asyncio.Event(), Log()
+    real = getattr(GroupMember, leave)
+
+    async def slow_leave(member: GroupMember, effect: object) -> None:
+        await real(member, effect)
+        await told.wait()
+
+    monkeypatch.setattr(GroupMember, leave, slow_leave)
+    await fill(bootstrap, topic, 40)
+    group_id = f"group-{uuid.uuid4().hex[:8]}"
+    options = {"bootstrap_servers": bootstrap, "group_id": group_id, "auto_offset_reset": "earliest"}
+    async with Consumer(topic, listener=log, max_poll_interval_ms=300, group_protocol=protocol, **options) as slow:
+        await asyncio.wait_for(anext(slow), 30)
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            await group_state(admin, group_id, "Empty")
+        found = await slow.getmany(timeout_ms=30_000, max_records=10)
+        told.set()
+        records = [record for some in found.values() for record in some] + await read(slow, 30)
+        assert len({(record.partition, record.offset) for record in records}) == len(records) == 40
         assert log.lines[1:] == [("revoked", 4), ("assigned", 4)]
 
 

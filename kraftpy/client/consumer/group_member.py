@@ -1,9 +1,9 @@
 """The shell around `classic_membership`: carries out the machine's effects and feeds the results back as events.
 
 One task steps the machine. Another carries out the effects of a step in order, so that heartbeats continue while the
-application is waited for. Partitions are taken away only while the application is asking for records (or has ended): it
-is never in the middle of a record of a partition that another member already reads. It has `max_poll_interval_ms` to
-come back.
+application is waited for. The assignment changes in the order of the steps. Partitions are taken away only while the
+application is asking for records (or has ended): it is never in the middle of a record of a partition that another
+member already reads. It has `max_poll_interval_ms` to come back.
 
 Automatic commits cover what the application has finished with; it says so by asking for more.
 """
@@ -285,6 +285,7 @@ class GroupMember:
 
     def _start(self, effects: list[Effect]) -> None:
         slow: list[Effect] = []
+        leaving: list[Effect] = []
         for effect in effects:
             match effect:
                 case ForgetCoordinator():
@@ -293,10 +294,15 @@ class GroupMember:
                     self._cluster.tasks.spawn(self._heartbeat(effect), f"heartbeat to {self.group_id}")
                 case SendConsumerHeartbeat():
                     self._cluster.tasks.spawn(self._consumer_heartbeat(effect), f"heartbeat to {self.group_id}")
+                case SendLeave() | SendConsumerLeave() | Left():
+                    leaving.append(effect)
                 case _:
                     slow.append(effect)
-        if slow:
-            self._cluster.tasks.spawn(self._carry_out(slow), f"rebalance of {self.group_id}")
+        # What is lost is taken away without waiting for the coordinator's answer: the member may join again meanwhile,
+        # and the change of assignment that follows has to come second.
+        for each in (slow, leaving):
+            if each:
+                self._cluster.tasks.spawn(self._carry_out(each), f"rebalance of {self.group_id}")
 
     async def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
