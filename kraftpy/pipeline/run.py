@@ -77,15 +77,15 @@ def run(
 
 def _check_port() -> None:
     """Raise ProjectError if Spark could not start its server."""
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind(("", _PORT))
-        except OSError as error:
-            raise ProjectError(
-                f"cannot listen on port {_PORT}: {error.strerror}. Spark's pipelines use this port and no other: does "
-                "another pipeline run, or a server of Spark Connect?"
-            ) from error
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        socket.create_server(("", _PORT), family=family, dualstack_ipv6=both).close()
+    except OSError as error:
+        raise ProjectError(
+            f"cannot listen on port {_PORT}: {os.strerror(error.errno or 0)}. Spark's pipelines use this port and no "
+            "other: does another pipeline run, or a server of Spark Connect?"
+        ) from error
 
 
 def spark_home() -> Path:
