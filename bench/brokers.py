@@ -20,6 +20,12 @@ from typing import Any
 import psutil
 
 PARTITIONS = 4
+SMALL_LOGS = {
+    "log.retention.bytes": str(256 << 20),
+    "log.retention.check.interval.ms": "5000",
+    "log.segment.bytes": str(64 << 20),
+}
+"""Settings with which a long run does not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

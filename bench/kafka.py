@@ -23,7 +23,7 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import machine
-from bench.brokers import Running
+from bench.brokers import SMALL_LOGS, Running
 from bench.pairs import Figures, Runs, ended, in_turn, median, met, options, ratio_of, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,11 +33,6 @@ from peer_clusters import PeerCluster  # noqa: E402
 
 RESULTS = Path(__file__).with_name("KAFKA.md")
 HOST = "127.0.0.1"
-SETTINGS = {
-    "log.retention.bytes": str(256 << 20),
-    "log.retention.check.interval.ms": "5000",
-    "log.segment.bytes": str(64 << 20),
-}
 CONSUMER = ("queued.min.messages=1000000", "queued.max.messages.kbytes=1000000", "fetch.queue.backoff.ms=10")
 BATCHES = ((100, 800_000), (200, 800_000), (1000, 200_000))
 """Bytes of a record, and records a run."""
@@ -134,7 +129,7 @@ def peers(nodes: int) -> Iterator[Sides]:
     with contextlib.ExitStack() as stack:
         found = []
         for kind in ("kraftpy", "kafka"):
-            cluster = PeerCluster(kind, nodes, SETTINGS)  # type: ignore[arg-type]
+            cluster = PeerCluster(kind, nodes, SMALL_LOGS)  # type: ignore[arg-type]
             stack.callback(cluster.stop)
             cluster.start()
             found.append(Peer(cluster))

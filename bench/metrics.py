@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import machine
-from bench.brokers import Running, ours
+from bench.brokers import SMALL_LOGS, Running, ours
 from bench.pairs import Figures, Runs, ended, in_turn, median, met, ratio_of
 from bench.wire import Wire
 from kraftpy.client import NewTopic
@@ -44,11 +44,6 @@ _SCRAPE_S = 2.0
 _SECONDS = 3.0
 _RECORDS = 4_000_000
 """Runs of a second differ from one to the next by more than the target."""
-_RETENTION = {
-    "log.retention.bytes": str(256 << 20),
-    "log.retention.check.interval.ms": "5000",
-    "log.segment.bytes": str(64 << 20),
-}
 _COMMIT_VERSION, _FIND_VERSION = 8, 1
 
 
@@ -238,8 +233,8 @@ def main() -> int:
     load_before = machine.load_average()
     with ReservedPorts() as ports:
         port = ports.reserve()
-        on = {**_RETENTION, "kraftpy.metrics.listener": f"127.0.0.1:{port}"}
-        with ours(chosen.directory, _RETENTION) as without, ours(chosen.directory, on) as with_:
+        on = {**SMALL_LOGS, "kraftpy.metrics.listener": f"127.0.0.1:{port}"}
+        with ours(chosen.directory, SMALL_LOGS) as without, ours(chosen.directory, on) as with_:
             sides = Side(without, 0), Side(with_, port)
             for side in sides:
                 records(side)

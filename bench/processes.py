@@ -31,7 +31,7 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import machine
-from bench.brokers import server_command
+from bench.brokers import SMALL_LOGS, server_command
 from bench.load import QUIET
 from bench.metrics import processor_s
 from bench.pairs import Figures, Runs, ended, in_turn, median, met, ratio_of
@@ -39,11 +39,6 @@ from bench.processes_load import DEPTH
 from kraftpy.testing.ports import HOST, ReservedPorts
 
 RESULTS = Path(__file__).with_name("PROCESSES.md")
-SETTINGS = {
-    "log.retention.bytes": str(256 << 20),
-    "log.retention.check.interval.ms": "5000",
-    "log.segment.bytes": str(64 << 20),
-}
 TARGET = 1.6
 KINDS = {
     "single": "Produce requests of one record of 200 bytes",
@@ -103,7 +98,7 @@ def brokers(under: Path, processes: int) -> Iterator[Brokers]:
     directory = Path(tempfile.mkdtemp(prefix="kraftpy-bench-", dir=under))
     with ReservedPorts() as ports:
         listeners = f"PLAINTEXT://{HOST}:0,CONTROLLER://{HOST}:{ports.reserve()}"
-        command = server_command(directory, settings={**SETTINGS, "listeners": listeners})
+        command = server_command(directory, settings={**SMALL_LOGS, "listeners": listeners})
         started = subprocess.Popen(
             [*command, "--processes", str(processes)], stdout=subprocess.PIPE, text=True, start_new_session=True
         )

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from bench import machine
-from bench.brokers import Running
+from bench.brokers import SMALL_LOGS, Running
 from bench.pairs import Runs, ended, in_turn, median, met, options, ratio_of, write_results
 from bench.security_load import GROUPS
 
@@ -140,9 +140,7 @@ def peers(under: Path) -> Iterator[tuple[Peer, Peer]]:
             "ssl.keystore.location": str(keys),
             "sasl.enabled.mechanisms": "PLAIN",
             "security.inter.broker.protocol": "PLAINTEXT",
-            "log.retention.bytes": str(256 << 20),
-            "log.retention.check.interval.ms": "5000",
-            "log.segment.bytes": str(64 << 20),
+            **SMALL_LOGS,
             "max.connections": "19000",
             **{
                 f"listener.name.{name.lower()}.plain.sasl.jaas.config": f"{_PLAIN} required {users};"

@@ -46,6 +46,19 @@ def batch_of(
     )
 
 
+def patched(batch: bytes, layout: str, at: int, *values: int) -> bytes:
+    """The batch with some bytes replaced, and a CRC that is right again."""
+    changed = bytearray(batch)
+    struct.pack_into(layout, changed, at, *values)
+    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
+    return bytes(changed)
+
+
+def with_max(batch: bytes, max_timestamp: int) -> bytes:
+    """The batch, with another largest time in its header."""
+    return patched(batch, ">q", 35, max_timestamp)
+
+
 def bomb(headers: int = 8_000_000) -> bytearray:
     """353 bytes or some more: one record with 8 million headers, which took gigabytes to decode."""
     return batch_of(record(headers=headers))

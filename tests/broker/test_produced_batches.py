@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from broker_wire import ask, connect, create_topic
-from crc32c import crc32c
+from hostile_batches import patched, with_max
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.compression import Compression
@@ -76,17 +75,6 @@ class Topic:
 
 def records(*times: int, key: bytes | None = b"k") -> list[Record]:
     return [(each, key, b"v%d" % number, ()) for number, each in enumerate(times)]
-
-
-def patched(batch: bytes, layout: str, at: int, *values: int) -> bytes:
-    changed = bytearray(batch)
-    struct.pack_into(layout, changed, at, *values)
-    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
-    return bytes(changed)
-
-
-def with_max(batch: bytes, max_timestamp: int) -> bytes:
-    return patched(batch, ">q", 35, max_timestamp)
 
 
 # --- timestamps -------------------------------------------------------------------------------------------------------

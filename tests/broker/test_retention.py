@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from broker_wire import (
     produce_values,
     read_all,
 )
-from crc32c import crc32c
+from hostile_batches import with_max
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -125,19 +124,11 @@ def test_a_header_that_lies_about_the_time_neither_keeps_nor_deletes(start_broke
         for topic in ("lying", "later"):
             create_topic(connection, topic, internal_segment_bytes="1000", file_delete_delay_ms="0")
         for timestamp, claimed in ((old, now), (now, old)):
-            assert produce(connection, "lying", claiming(batch(timestamp), claimed)).error_code == ErrorCode.NONE
+            assert produce(connection, "lying", with_max(batch(timestamp), claimed)).error_code == ErrorCode.NONE
         until(lambda: start_offset(broker, "lying") == 1, "the old record goes, whatever its header says")
         assert produce(connection, "later", batch(old)).error_code == ErrorCode.NONE
         until(lambda: start_offset(broker, "later") == 1, "all logs have been looked at since")
     assert start_offset(broker, "lying") == 1
-
-
-def claiming(sent: bytes, max_timestamp: int) -> bytes:
-    """The batch, with another largest time in its header."""
-    changed = bytearray(sent)
-    struct.pack_into(">q", changed, 35, max_timestamp)
-    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
-    return bytes(changed)
 
 
 def test_whoever_reads_slowly_gets_all_of_a_deleted_topic(start_broker: StartBroker) -> None:

@@ -45,12 +45,12 @@ from confluent_kafka.admin import (  # noqa: E402
     UserScramCredentialUpsertion,
 )
 from peer_clusters import PeerCluster, running  # noqa: E402
+from waiting import BOUND_SECONDS, eventually  # noqa: E402
 
 from kraftpy.client import BlockingAdmin, BlockingShareConsumer  # noqa: E402
 from tests.console.console_browser import text_of  # noqa: E402
 from tests.console.served import Served, served  # noqa: E402
 
-BOUND_SECONDS: Final = 60.0
 RECORDS: Final = 30
 PARTITIONS: Final = 3
 COMMITTED: Final = 4
@@ -111,19 +111,12 @@ class Pages:
         answer = self._client.post(path, data=data, headers={"Origin": self._url}, follow_redirects=True)
         text = text_of(answer.text)
         shown = None if answer.status_code == status and done in text else f"status {answer.status_code}: {text}"
-        if shown is None and not eventually(is_so):
-            shown = "the cluster does not show it"
+        if shown is None:
+            try:
+                eventually(is_so, "the cluster does not show it")
+            except AssertionError as never:
+                shown = str(never)
         self._checks.see(f"{path}: {done}", shown)
-
-
-def eventually(condition: Callable[[], object]) -> bool:
-    """Return whether the condition holds within the time limit."""
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 # --- what is there to see ---------------------------------------------------------------------------------------------
@@ -169,7 +162,7 @@ def commit(bootstrap: str) -> None:
             return False
         return True
 
-    assert eventually(is_done)
+    eventually(is_done)
     consumer.close()
 
 

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from bench_pages import without_figures
+
 from bench.console import PAGES, RESULTS, Times, written
-
-NUMBER = re.compile(r"\d[\d,.]*")
-
-
-def without_figures(text: str) -> list[str]:
-    """The lines, with N for each number and without those about the machine."""
-    lines = text.splitlines()
-    machine = slice(4, 8)
-    assert all(line.startswith("- ") for line in lines[machine])
-    del lines[machine]
-    return [NUMBER.sub("N", line).replace("missed", "met") for line in lines]
 
 
 def made(first_s: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from bench_pages import without_figures
 
 from bench.metrics import RESULTS, Page, written
 
@@ -11,16 +12,6 @@ RUN = {
     "requests": [[{"cpu_us": 43.4, "per_s": 16_345.0}], [{"cpu_us": 45.8, "per_s": 15_896.0}]],
     "records": [[{"cpu_us": 0.462, "rate": 616_070.0}], [{"cpu_us": 0.438, "rate": 718_621.0}]],
 }
-NUMBER = re.compile(r"[+-]?\d[\d,.]*")
-
-
-def without_figures(text: str) -> list[str]:
-    """The lines, with N for each number and without those about the machine."""
-    lines = text.splitlines()
-    machine = slice(4, 8)
-    assert all(line.startswith("- ") for line in lines[machine])
-    del lines[machine]
-    return [NUMBER.sub("N", line).replace("missed", "met") for line in lines]
 
 
 def test_the_page_is_what_the_script_writes() -> None:
