@@ -18,7 +18,7 @@ from typing import Any, Final
 from chaos.generator import Call, Calls
 from chaos.history import Key, Recorder, Type, value_of
 from kraftpy.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from kraftpy.client.consumer.group_member import RebalanceListener
+from kraftpy.client.consumer.rebalance_listener import RebalanceListener
 from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 

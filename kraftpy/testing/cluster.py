@@ -18,7 +18,7 @@ from types import TracebackType
 from kraftpy.config.sources import is_password, variable_name
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.ports import ReservedPorts
-from kraftpy.testing.server_process import BrokerDied, ServerProcess, without_retention
+from kraftpy.testing.server_process import BrokerDied, ServerProcess
 
 __all__ = ["BrokerDied", "EmbeddedBroker"]
 
@@ -29,8 +29,8 @@ class EmbeddedBroker(Faulty):
     """One `kraftpy server` on a free port of 127.0.0.1.
 
     `data_dir` keeps the data after the block (a temporary directory otherwise). `settings` are broker settings by
-    Kafka's own names: `EmbeddedBroker(settings={"num.partitions": "3"})`. Records are kept however old they are, unless
-    a setting or a topic says otherwise. Raises BrokerDied if the broker does not start.
+    Kafka's own names: `EmbeddedBroker(settings={"num.partitions": "3"})`. Raises BrokerDied if the broker does not
+    start.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EmbeddedBroker(Faulty):
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(self.data_dir / "logs"),
-            **without_retention(self._settings),
+            **self._settings,
         }
         # Every user of the machine can read a command line.
         secrets = {name: settings.pop(name) for name in list(settings) if is_password(name)}

@@ -39,7 +39,7 @@ from kraftpy.testing.companion import TOKEN
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.ports import HOST
 from kraftpy.testing.questions import ASK_SECONDS, Questions
-from kraftpy.testing.server_process import BrokerDied, ServerProcess, without_retention
+from kraftpy.testing.server_process import BrokerDied, ServerProcess
 from kraftpy.testing.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -549,7 +549,7 @@ class Cluster(Faulty, Questions):
         settings |= {"super.users": super_users} if super_users else {}
         if self._security is not None:
             settings |= self._security.settings(super_users)
-        settings |= without_retention(given)
+        settings |= given
         self.node_directory(node).mkdir(exist_ok=True)
         if self._security is not None:
             self._security.format(settings)

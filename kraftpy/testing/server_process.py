@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 _TAIL_CHARACTERS = 2000
 _OBEY_SECONDS = 10.0
 _NODE = "kraftpy.testing.node"
-_RETENTION_TIMES = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _MEANT_FOR_ANOTHER = ("KAFKA_", "KRAFTPY_PROCESSES", "KRAFTPY_PORT_STEP")
-
-
-def without_retention(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return these settings, with no retention by time unless they say one: records of tests often have old times."""
-    if any(name in settings for name in _RETENTION_TIMES):
-        return dict(settings)
-    return {_RETENTION_TIMES[0]: "-1", **settings}
 
 
 class BrokerDied(RuntimeError):

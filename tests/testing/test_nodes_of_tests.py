@@ -7,12 +7,10 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from waiting import eventually
 
 from kraftpy.broker import apis
 from kraftpy.broker.runtime import OsDirectory, OsFile
-from kraftpy.client import BlockingAdmin, BlockingProducer, NewTopic, OffsetSpec, TopicPartition
-from kraftpy.testing import Cluster, EmbeddedBroker
+from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.misbehaviour import InForce
 from kraftpy.testing.rules import Rule
 
@@ -79,35 +77,3 @@ def test_no_fault_outlives_the_test_that_asked_for_it() -> None:
         fault.wait()
         broker._running._control.close()
         assert producer.flush(BOUND_SECONDS) == 0
-
-
-LOOKS_OFTEN = {"log.retention.check.interval.ms": "20", "log.initial.task.delay.ms": "0"}
-
-
-def started(kind: str, settings: dict[str, str]) -> EmbeddedBroker | Cluster:
-    return EmbeddedBroker(settings=settings) if kind == "broker" else Cluster(brokers=1, settings=settings)
-
-
-@pytest.mark.parametrize("kind", ["broker", "cluster"])
-@pytest.mark.parametrize(("settings", "kept"), [({}, 2), ({"log.retention.minutes": "60"}, 0)], ids=["default", "set"])
-def test_records_of_long_ago_are_kept_unless_a_setting_says_otherwise(
-    kind: str, settings: dict[str, str], kept: int
-) -> None:
-    with started(kind, LOOKS_OFTEN | settings) as nodes:
-        bootstrap = nodes.bootstrap if isinstance(nodes, EmbeddedBroker) else nodes.bootstrap_servers
-        topics = {"default": {}, "said": {"retention.ms": "60000"}}
-        with BlockingAdmin(bootstrap_servers=bootstrap) as admin:
-            admin.create_topics([NewTopic(name=name, num_partitions=1, config=each) for name, each in topics.items()])
-        with BlockingProducer(bootstrap_servers=bootstrap) as producer:
-            for name in topics:  # in this order: if those of the second are gone, the first has been looked at
-                for number in (1, 2):
-                    producer.send(name, b"%d" % number, timestamp_ms=10_000 + number)
-                producer.flush()
-        with BlockingAdmin(bootstrap_servers=bootstrap) as admin:
-
-            def first(topic: str) -> int:
-                found = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.EARLIEST})[TopicPartition(topic, 0)]
-                return -1 if found is None else found.offset
-
-            eventually(lambda: first("said") == 2, "those of the topic that says how long are deleted")
-            eventually(lambda: first("default") == 2 - kept, "the others are deleted if a setting says so")

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Self
 from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.consumer.auto_commit import AutoCommit
 from kraftpy.client.consumer.buffer import RecordBuffer
-from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
+from kraftpy.client.consumer.group_member import GroupMember
 from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.observers import Observers
 from kraftpy.client.consumer.partition_state import PartitionReader
+from kraftpy.client.consumer.rebalance_listener import RebalanceListener
 from kraftpy.client.consumer.subscription import Subscription
 from kraftpy.client.interceptors import Interceptors
 from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo

@@ -50,6 +50,7 @@ from kraftpy.client.consumer.membership_events import (
     Tick,
     TopicsDescribed,
 )
+from kraftpy.client.consumer.rebalance_listener import RebalanceListener
 from kraftpy.client.model import OffsetAndMetadata
 from kraftpy.client.offsets import by_topic, commit_offsets, partition_counts
 from kraftpy.client.options import ConsumerOptions
@@ -80,26 +81,6 @@ _MEMBERSHIP_ERRORS = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-
-
-class RebalanceListener:
-    """Callbacks for partitions that are assigned or taken away.
-
-    Override what matters; each may be a coroutine function. They are called while the application waits for records,
-    so none of its other code runs meanwhile.
-    """
-
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """Called after these partitions were added to the assignment."""
-        return None
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """Called before these partitions go to other members; their offsets may still be committed."""
-        return None
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """Called after these partitions went to other members. Calls `on_partitions_revoked` by default."""
-        return self.on_partitions_revoked(partitions)
 
 
 class Application(Protocol):
@@ -284,8 +265,7 @@ class GroupMember:
     # --- effects --------------------------------------------------------------------------------------------------
 
     def _start(self, effects: list[Effect]) -> None:
-        slow: list[Effect] = []
-        leaving: list[Effect] = []
+        slow, leaving = list[Effect](), list[Effect]()
         for effect in effects:
             match effect:
                 case ForgetCoordinator():
@@ -298,11 +278,9 @@ class GroupMember:
                     leaving.append(effect)
                 case _:
                     slow.append(effect)
-        # What is lost is taken away without waiting for the coordinator's answer: the member may join again meanwhile,
-        # and the change of assignment that follows has to come second.
-        for each in (slow, leaving):
-            if each:
-                self._cluster.tasks.spawn(self._carry_out(each), f"rebalance of {self.group_id}")
+        # A change of assignment never waits for the answer to a request to leave: the next might then overtake it.
+        for each in filter(None, (slow, leaving)):
+            self._cluster.tasks.spawn(self._carry_out(each), f"rebalance of {self.group_id}")
 
     async def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
