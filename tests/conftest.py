@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 import kraftpy.metadata.raft.library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
 from kraftpy.broker.containment import UNEXPECTED
+from kraftpy.config.sources import variable_name
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import ServerProcess
@@ -226,6 +229,9 @@ class _Logs:
 
 _logs = _Logs()
 
+RETENTION_RESTS = {variable_name("log.initial.task.delay.ms"): "86400000"}
+"""Many tests write records of long ago: half a minute after its start, a node would begin to delete them."""
+
 
 @pytest.fixture
 def ports() -> Iterator[ReservedPorts]:
@@ -235,12 +241,28 @@ def ports() -> Iterator[ReservedPorts]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _one_parser() -> Iterator[None]:
+    """pytest parses modules as they are imported, and CPython before 3.11.8 fails if two threads do so (gh-106905)."""
+    parse, lock = ast.parse, threading.RLock()
+
+    def parse_alone(*arguments: Any, **more: Any) -> Any:
+        with lock:
+            return parse(*arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ast, "parse", parse_alone)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _watched_logs() -> Iterator[None]:
     begin, wait = ServerProcess.__init__, ServerProcess.wait
 
-    def begin_and_watch(self: ServerProcess, *arguments: Any, log: Path, **more: Any) -> None:
+    def begin_and_watch(
+        self: ServerProcess, *arguments: Any, log: Path, environment: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
         _logs.watch(log)
-        begin(self, *arguments, log=log, **more)
+        begin(self, *arguments, log=log, environment={**RETENTION_RESTS, **(environment or {})}, **more)
 
     def wait_and_look(self: ServerProcess, timeout: float) -> int:
         try:

@@ -77,3 +77,8 @@ def test_no_fault_outlives_the_test_that_asked_for_it() -> None:
         fault.wait()
         broker._running._control.close()
         assert producer.flush(BOUND_SECONDS) == 0
+
+
+def test_records_of_long_ago_outlive_these_tests(kraftpy_server: EmbeddedBroker) -> None:
+    """They were deleted half a minute after a node's start: whatever test ran at that moment failed."""
+    assert b"LOG_INITIAL_TASK_DELAY_MS=86400000\0" in Path(f"/proc/{kraftpy_server.pid}/environ").read_bytes()
