@@ -130,8 +130,8 @@ bench-scale: $(VENV)/.dev  ## 20,000 partitions on a node, 200,000 in a cluster,
 bench-security: $(VENV)/.dev  ## TLS, SASL and quotas beside Apache Kafka (a JDK, Maven), into bench/SECURITY.md
 	$(BIN)/python -m bench.security
 
-bench-kafka: $(VENV)/.dev  ## speed beside Apache Kafka, one node and three (a JDK, Maven), into bench/KAFKA.md
-	$(BIN)/python -m bench.kafka
+bench-kafka: $(VENV)/.dev compiled  ## speed beside Apache Kafka, pure and compiled, one node and three (a JDK, Maven), into bench/KAFKA.md
+	$(BIN)/python -m bench.kafka --compiled $(CURDIR)/build/compiled
 
 bench-metrics: $(VENV)/.dev  ## the cost of metrics: a node with and one without, in pairs; large pages, into bench/METRICS.md
 	$(BIN)/python -m bench.metrics

@@ -1,10 +1,11 @@
 """Speed beside Apache Kafka: single requests, batches, consumers, many connections, groups, transactions, the start.
 
-    python -m bench.kafka [--pairs N] [--nodes 1 3] [--only NAME ...] [--output FILE]
+    python -m bench.kafka [--compiled DIR] [--pairs N] [--nodes 1 3] [--only NAME ...] [--output FILE]
 
-Writes bench/KAFKA.md. Needs a JDK, Maven and a repository that has Apache Kafka. Both clusters run at once with the
-same settings, and take turns: a pair is one run on each, and its ratio is ours divided by Kafka's. Kafka's JVMs are
-warmed up first: they are at their full speed after some 100,000 requests. Clients and brokers share the machine.
+Writes bench/KAFKA.md. Needs a JDK, Maven and a repository that has Apache Kafka. The clusters run at once with the
+same settings, and take turns: a pair is one run on each, and its ratio is ours divided by Kafka's. With `--compiled`, a
+cluster of ours with compiled modules (`make compiled`, build/compiled) takes turns, too. All are warmed up first: JVMs
+are at their full speed after some 100,000 requests. Clients and brokers share the machine, and clients are the same.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from bench.pairs import Figures, Runs, ended, in_turn, median, met, options, rat
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "compat")]
 
-from peer_clusters import PeerCluster  # noqa: E402
+from peer_clusters import Kind, PeerCluster  # noqa: E402
 
 RESULTS = Path(__file__).with_name("KAFKA.md")
 HOST = "127.0.0.1"
+KINDS: tuple[tuple[Kind, bool], ...] = (("kraftpy", False), ("kraftpy", True), ("kafka", False))
+"""The clusters, and whether they run compiled modules."""
 CONSUMER = ("queued.min.messages=1000000", "queued.max.messages.kbytes=1000000", "fetch.queue.backoff.ms=10")
 BATCHES = ((100, 800_000), (200, 800_000), (1000, 200_000))
 """Bytes of a record, and records a run."""
@@ -103,40 +106,49 @@ def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
     return len(known) == partitions and all(each.leader >= 0 for each in known.values())
 
 
-Sides = tuple[Peer, Peer]
+Sides = tuple[Peer, ...]
+"""Ours, ours with compiled modules if they are measured, and Kafka's."""
 
 
 class Table:
     """Rows of a table, printed as they are found."""
 
-    def __init__(self, title: str, text: str) -> None:
-        columns = ["| | ours | Kafka's | ratio | target | |", "|---|--:|--:|--:|--:|---|"]
+    def __init__(self, title: str, text: str, sides: Sides) -> None:
+        self._ours = range(len(sides) - 1)
+        if len(sides) > 2:
+            names = "| | ours | compiled | Kafka's | ratio | compiled | target | | compiled |"
+            columns = [names, "|---|--:|--:|--:|--:|--:|--:|---|---|"]
+        else:
+            columns = ["| | ours | Kafka's | ratio | target | |", "|---|--:|--:|--:|--:|---|"]
         self.lines = [f"### {title}", "", text, "", *columns]
 
     def add(self, name: str, runs: Runs, key: str, unit: str, *, least: float = 0.0, most: float = 0.0) -> None:
         """Add a row whose ratio should be at least, or at most, this much."""
-        ratio = ratio_of(runs, key)
         values = " | ".join(f"{median(side, key):,.0f}{unit}" for side in runs)
+        found = [ratio_of(runs, key, side) for side in self._ours]
+        ratios = " | ".join(f"**{ratio:.2f}**" for ratio in found)
         target = f">= {least:.1f}" if least else f"<= {most:.1f}"
-        verdict = met(ratio >= least if least else ratio <= most)
-        self.lines.append(f"| {name} | {values} | **{ratio:.2f}** | {target} | {verdict} |")
+        verdicts = " | ".join(met(ratio >= least if least else ratio <= most) for ratio in found)
+        self.lines.append(f"| {name} | {values} | {ratios} | {target} | {verdicts} |")
         print(self.lines[-1], file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def peers(nodes: int) -> Iterator[Sides]:
-    """Run both clusters, warmed up."""
+def peers(nodes: int, compiled: Path | None) -> Iterator[Sides]:
+    """Run the clusters, warmed up."""
     with contextlib.ExitStack() as stack:
         found = []
-        for kind in ("kraftpy", "kafka"):
-            cluster = PeerCluster(kind, nodes, SMALL_LOGS)  # type: ignore[arg-type]
+        for kind, sources in KINDS:
+            if sources and compiled is None:
+                continue
+            cluster = PeerCluster(kind, nodes, SMALL_LOGS, sources=compiled if sources else None)
             stack.callback(cluster.stop)
             cluster.start()
             found.append(Peer(cluster))
         for peer in found:
             peer.wait_for_nodes()
             _warm_up(peer)
-        yield found[0], found[1]
+        yield tuple(found)
 
 
 def _warm_up(peer: Peer) -> None:
@@ -149,7 +161,9 @@ def _warm_up(peer: Peer) -> None:
 
 def single_requests(sides: Sides, pairs: int) -> Lines:
     """One record after the other."""
-    table = Table("Single requests", "200 B, acks=1 on one node and all on three, each once the last is acknowledged.")
+    table = Table(
+        "Single requests", "200 B, acks=1 on one node and all on three, each once the last is acknowledged.", sides
+    )
     for name, load, has_cpu in (
         ("requests written once", "single", True),
         ("librdkafka", "librdkafka", False),
@@ -164,7 +178,7 @@ def single_requests(sides: Sides, pairs: int) -> Lines:
 
 def batches(sides: Sides, pairs: int) -> Lines:
     """Produce in batches."""
-    table = Table("Produce in batches", "Records a second, 4 partitions, as librdkafka batches them by default.")
+    table = Table("Produce in batches", "Records a second, 4 partitions, as librdkafka batches them by default.", sides)
     shapes: list[tuple[str, int, int, tuple[str, ...]]] = [(f"{size} B", size, count, ()) for size, count in BATCHES]
     shapes.append(("200 B, 50 a batch", 200, 300_000, ("batch.num.messages=50",)))
     for name, size, count, more in shapes:
@@ -180,7 +194,7 @@ def batches(sides: Sides, pairs: int) -> Lines:
 
 def consumers(sides: Sides, pairs: int) -> Lines:
     """Consume with one consumer and with ten."""
-    table = Table("Consume", "Records a second, 4 partitions; ten consumers read everything each.")
+    table = Table("Consume", "Records a second, 4 partitions; ten consumers read everything each.", sides)
     for size, _ in BATCHES:
         topic = f"read-{size}"
         for peer in sides:
@@ -194,7 +208,9 @@ def consumers(sides: Sides, pairs: int) -> Lines:
 
 def many_connections(sides: Sides, pairs: int) -> Lines:
     """Many connections, each with one record after the other."""
-    table = Table("200 connections", "200 B, each connection sends the next record once the last is acknowledged.")
+    table = Table(
+        "200 connections", "200 B, each connection sends the next record once the last is acknowledged.", sides
+    )
     runs = in_turn(pairs, sides, lambda peer: peer.load("many", peer.topic("many", 4), count=200))
     table.add("requests a second", runs, "per_s", "", least=1.0)
     table.add("p99", runs, "p99_us", " us", most=1.0)
@@ -203,7 +219,9 @@ def many_connections(sides: Sides, pairs: int) -> Lines:
 
 def end_to_end(sides: Sides, pairs: int) -> Lines:
     """From the call of produce until the consumer has the record."""
-    table = Table("End to end", "librdkafka, linger 0: from `produce` until a consumer's `poll` returns the record.")
+    table = Table(
+        "End to end", "librdkafka, linger 0: from `produce` until a consumer's `poll` returns the record.", sides
+    )
     runs = in_turn(pairs, sides, lambda peer: peer.load("end-to-end", peer.topic("end-to-end", 1)))
     table.add("p50", runs, "p50_us", " us", most=1.0)
     table.add("p99", runs, "p99_us", " us", most=1.0)
@@ -212,7 +230,9 @@ def end_to_end(sides: Sides, pairs: int) -> Lines:
 
 def groups(sides: Sides, pairs: int) -> Lines:
     """Heartbeats and commits of many members."""
-    table = Table("1,000 members", "100 groups of ten (KIP-848), one after the other: heartbeats, a sixth are commits.")
+    table = Table(
+        "1,000 members", "100 groups of ten (KIP-848), one after the other: heartbeats, a sixth are commits.", sides
+    )
     runs = in_turn(pairs, sides, lambda peer: peer.load("members", peer.topic("members", 20), count=1000))
     table.add("brokers' CPU a request", runs, "cpu_us", " us", most=1.0)
     return table.lines
@@ -220,7 +240,7 @@ def groups(sides: Sides, pairs: int) -> Lines:
 
 def transactions(sides: Sides, pairs: int) -> Lines:
     """Transactions of one record."""
-    table = Table("Transactions", "One record each, one after the other.")
+    table = Table("Transactions", "One record each, one after the other.", sides)
     runs = in_turn(pairs, sides, lambda peer: peer.load("transactions", peer.topic("transactions", 1)))
     table.add("commits a second", runs, "per_s", "", least=1.0)
     table.add("brokers' CPU a commit", runs, "cpu_us", " us", most=1.0)
@@ -238,12 +258,13 @@ SECTIONS: dict[str, Callable[[Sides, int], Lines]] = {
 }
 
 
-def start_and_memory(nodes: int) -> Lines:
-    """Start both, a few times; measure until each node answers, and the memory of the first node then."""
-    runs: Runs = [[], []]
+def start_and_memory(nodes: int, compiled: Path | None) -> Lines:
+    """Start each, a few times; measure until each node answers, and the memory of the first node then."""
+    kinds = [kind for kind in KINDS if compiled is not None or not kind[1]]
+    runs: Runs = [[] for _ in kinds]
     for _ in range(_START_PAIRS):
-        for side, kind in enumerate(("kraftpy", "kafka")):
-            cluster = PeerCluster(kind, nodes)  # type: ignore[arg-type]
+        for side, (kind, sources) in enumerate(kinds):
+            cluster = PeerCluster(kind, nodes, sources=compiled if sources else None)
             try:
                 begun = time.monotonic()
                 cluster.start()
@@ -254,19 +275,26 @@ def start_and_memory(nodes: int) -> Lines:
                 cluster.stop()
             runs[side].append({"ms": seconds * 1e3, "mb": memory / 1e6})
     most_ms = 200 if nodes == 1 else 450
-    ours = [median(runs[0], key) for key in ("ms", "mb")]
-    theirs = [median(runs[1], key) for key in ("ms", "mb")]
-    return [
+    lines = [
         "### Start and memory",
         "",
         f"Until {'it answers' if nodes == 1 else 'all three answer'}; resident memory a second later; medians of "
         f"{_START_PAIRS} starts.",
         "",
-        "| | ours | Kafka's | target | |",
-        "|---|--:|--:|--:|---|",
-        f"| start | {ours[0]:,.0f} ms | {theirs[0]:,.0f} ms | <= {most_ms} ms | {met(ours[0] <= most_ms)} |",
-        f"| idle memory | {ours[1]:.0f} MB | {theirs[1]:.0f} MB | <= 40 MB | {met(ours[1] <= 40)} |",
+        "| | start | target | | idle memory | target | |",
+        "|---|--:|--:|---|--:|--:|---|",
     ]
+    for (kind, sources), side in zip(kinds, runs, strict=True):
+        ms, mb = median(side, "ms"), median(side, "mb")
+        if kind == "kafka":
+            lines.append(f"| Kafka | {ms:,.0f} ms | | | {mb:.0f} MB | | |")
+            continue
+        name = "ours, compiled" if sources else "ours"
+        verdicts = met(ms <= most_ms), met(mb <= 40)
+        lines.append(
+            f"| {name} | {ms:,.0f} ms | <= {most_ms} ms | {verdicts[0]} | {mb:.0f} MB | <= 40 MB | {verdicts[1]} |"
+        )
+    return lines
 
 
 def main() -> int:
@@ -275,6 +303,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7, help="runs of each cluster for a ratio (default 7)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3], choices=[1, 3])
     parser.add_argument("--only", nargs="+", choices=[*SECTIONS, "start"], help="run only these sections")
+    parser.add_argument("--compiled", type=Path, help="sources with compiled modules, measured as well")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     load_before = machine.load_average()
@@ -283,13 +312,13 @@ def main() -> int:
         lines += ["", f"## {'One node' if nodes == 1 else 'Three nodes'}"]
         wanted = [name for name in SECTIONS if arguments.only is None or name in arguments.only]
         if wanted:
-            with peers(nodes) as sides:
+            with peers(nodes, arguments.compiled) as sides:
                 for name in wanted:
                     print(f"{nodes} node(s): {name} ...", file=sys.stderr, flush=True)
                     lines += ["", *SECTIONS[name](sides, arguments.pairs)]
         if arguments.only is None or "start" in arguments.only:
-            lines += ["", *start_and_memory(nodes)]
-            print("\n".join(lines[-3:]), file=sys.stderr, flush=True)
+            lines += ["", *start_and_memory(nodes, arguments.compiled)]
+            print("\n".join(lines[-4:]), file=sys.stderr, flush=True)
     write_results(
         arguments.output,
         "Speed",

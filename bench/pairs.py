@@ -13,23 +13,24 @@ from bench import machine
 
 Figures = dict[str, Any]
 Runs = list[list[Figures]]
-"""The figures of each run, of ours and then of the peer's."""
+"""The figures of each run, of ours and then of the peer's, which is the last."""
 
 Side = TypeVar("Side")
 
 
-def in_turn(pairs: int, sides: tuple[Side, Side], run: Callable[[Side], Figures]) -> Runs:
-    """Run on both, `pairs` times; the first of a pair is ours in every other pair."""
-    runs: Runs = [[], []]
+def in_turn(pairs: int, sides: Sequence[Side], run: Callable[[Side], Figures]) -> Runs:
+    """Run on both, or on all, `pairs` times; every other time the last begins."""
+    runs: Runs = [[] for _ in sides]
     for pair in range(pairs):
-        for side in (0, 1) if pair % 2 == 0 else (1, 0):
+        order = range(len(sides))
+        for side in order if pair % 2 == 0 else reversed(order):
             runs[side].append(run(sides[side]))
     return runs
 
 
-def ratio_of(runs: Runs, key: str) -> float:
-    """Return the median of the pairs' ratios, ours divided by the peer's."""
-    return statistics.median(ours[key] / theirs[key] for ours, theirs in zip(*runs, strict=True))
+def ratio_of(runs: Runs, key: str, side: int = 0) -> float:
+    """Return the median of the pairs' ratios, ours (or another side of ours) divided by the peer's."""
+    return statistics.median(ours[key] / theirs[key] for ours, theirs in zip(runs[side], runs[-1], strict=True))
 
 
 def median(runs: list[Figures], key: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -70,7 +71,8 @@ class PeerCluster:
     """The nodes of one cluster, numbered from 1, in a directory of their own.
 
     `extra` are settings beside those of `properties`, or in their place; `listeners` are client listeners beside
-    PLAINTEXT, protocols by name; `java` are the options of Kafka's JVMs, and `path` is Kafka's class path.
+    PLAINTEXT, protocols by name; `java` are the options of Kafka's JVMs, and `path` is Kafka's class path. `sources` is
+    a directory whose package kraftpy runs, such as one with compiled modules.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PeerCluster:
         listeners: Mapping[str, str] | None = None,
         java: Sequence[str] = WARM,
         path: str | None = None,
+        sources: Path | None = None,
     ) -> None:
         self.kind = kind
         self.count = count
@@ -93,6 +96,7 @@ class PeerCluster:
         """The ports of each listener in `listeners`, node by node."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._options = java
+        self._sources = sources
         self._path = (path or kafka_class_path()) if kind == "kafka" else ""
         for node in range(1, count + 1):
             settings = properties(node, self.ports, self.controller_ports, self.directory / f"data{node}")
@@ -138,7 +142,10 @@ class PeerCluster:
             python = [sys.executable, "-m", "kraftpy", "server", file]
             command = self._java("kafka.Kafka", file) if self.kind == "kafka" else python
             with (self.directory / f"{node}.out").open("ab") as log:
-                self._processes[node] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory)
+                environment = os.environ | ({"PYTHONPATH": str(self._sources)} if self._sources is not None else {})
+                self._processes[node] = subprocess.Popen(
+                    command, stdout=log, stderr=log, cwd=self.directory, env=environment
+                )
         deadline = time.monotonic() + START_SECONDS
         while not all(answers(self.ports[node - 1]) for node in nodes):
             ended = [node for node in self._processes if not self.is_running(node)]
