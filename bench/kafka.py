@@ -303,21 +303,22 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7, help="runs of each cluster for a ratio (default 7)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3], choices=[1, 3])
     parser.add_argument("--only", nargs="+", choices=[*SECTIONS, "start"], help="run only these sections")
-    parser.add_argument("--compiled", type=Path, help="sources with compiled modules, measured as well")
+    parser.add_argument("--compiled", type=Path, metavar="DIR", help="sources with compiled modules, measured as well")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    compiled: Path | None = arguments.compiled and arguments.compiled.resolve(strict=True)
     load_before = machine.load_average()
     lines: Lines = []
     for nodes in arguments.nodes:
         lines += ["", f"## {'One node' if nodes == 1 else 'Three nodes'}"]
         wanted = [name for name in SECTIONS if arguments.only is None or name in arguments.only]
         if wanted:
-            with peers(nodes, arguments.compiled) as sides:
+            with peers(nodes, compiled) as sides:
                 for name in wanted:
                     print(f"{nodes} node(s): {name} ...", file=sys.stderr, flush=True)
                     lines += ["", *SECTIONS[name](sides, arguments.pairs)]
         if arguments.only is None or "start" in arguments.only:
-            lines += ["", *start_and_memory(nodes, arguments.compiled)]
+            lines += ["", *start_and_memory(nodes, compiled)]
             print("\n".join(lines[-4:]), file=sys.stderr, flush=True)
     write_results(
         arguments.output,
