@@ -320,15 +320,15 @@ def main() -> int:
         if arguments.only is None or "start" in arguments.only:
             lines += ["", *start_and_memory(nodes, compiled)]
             print("\n".join(lines[-4:]), file=sys.stderr, flush=True)
-    write_results(
-        arguments.output,
-        "Speed",
-        "bench-kafka",
-        lines,
-        directory=Path(tempfile.gettempdir()),
-        load_before=load_before,
-        pairs=arguments.pairs,
-    )
+        write_results(  # what there is, in case the rest is interrupted
+            arguments.output,
+            "Speed",
+            "bench-kafka",
+            lines,
+            directory=Path(tempfile.gettempdir()),
+            load_before=load_before,
+            pairs=arguments.pairs,
+        )
     return 0
 
 
