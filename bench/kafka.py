@@ -320,7 +320,7 @@ def main() -> int:
         if arguments.only is None or "start" in arguments.only:
             lines += ["", *start_and_memory(nodes, compiled)]
             print("\n".join(lines[-4:]), file=sys.stderr, flush=True)
-        write_results(  # what there is, in case the rest is interrupted
+        write_results(  # so far: the rest may be interrupted
             arguments.output,
             "Speed",
             "bench-kafka",
