@@ -98,7 +98,10 @@ def _dropped_in_the_end(original: Any) -> Any:
 def _epoch_of_the_batches(original: Any) -> Any:
     def ended(self: Any, header: Any, marker: Any, now: Any) -> None:
         producer = self._producers.get(header.producer_id)
-        original(self, header if producer is None else header._replace(producer_epoch=producer.epoch), marker, now)
+        if producer is not None:
+            header = header.copy()
+            header.producer_epoch = producer.epoch
+        original(self, header, marker, now)
 
     return ended
 

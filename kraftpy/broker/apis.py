@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.connection import Connection
@@ -71,11 +71,11 @@ class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
         """The enforcement of client quotas."""
 
 
-MAX_REQUEST_ELEMENTS = 50_000
+MAX_REQUEST_ELEMENTS: Final = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
-LONG_ELEMENTS = 1_000
+LONG_ELEMENTS: Final = 1_000
 """The most elements decoded, handled or encoded on the loop without a pause: about 10 ms, 20 ms for the costliest."""
-_LONG_FRAME_BYTES = 4 << 20
+_LONG_FRAME_BYTES: Final = 4 << 20
 """A request other than Produce that is longer than this is decoded in a thread, however few elements it has."""
 _MOST_ELEMENTS: dict[int, int] = {
     ApiKey.DESCRIBE_GROUPS: 10_000,
@@ -87,10 +87,10 @@ _MOST_ELEMENTS: dict[int, int] = {
 }
 """Lower limits for APIs that one coordinator handles all at once; no client needs `MAX_REQUEST_ELEMENTS` for these."""
 
-_LONG_FETCH = 32
+_LONG_FETCH: Final = 32
 """Fetch responses with more topics than this have their elements counted."""
-_PRODUCE = int(ApiKey.PRODUCE)
-_FETCH = int(ApiKey.FETCH)  # a plain int: looking up enum members is slow
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)  # a plain int: looking up enum members is slow
 
 
 Handler = Callable[[Any, Any, RequestContext], Awaitable[Any]]
@@ -100,17 +100,20 @@ The broker is untyped here: mypy verifies at the end of `broker.broker` that it 
 """
 
 
-class _Route(NamedTuple):
+class _Route:
     """Everything needed to answer one API, looked up once."""
 
-    api: Api
-    request: type[Any]
-    handler: Handler
-    may_be_long: bool
-    """The response is a list of structs, so it may be too long to encode in one go."""
+    __slots__ = ("api", "handler", "may_be_long", "request")
+
+    def __init__(self, api: Api, request: type[Any], handler: Handler, may_be_long: bool) -> None:
+        self.api = api
+        self.request = request
+        self.handler = handler
+        self.may_be_long = may_be_long
+        """The response is a list of structs, so it may be too long to encode in one go."""
 
 
-_routes: dict[int, _Route] = {}
+_routes: Final[dict[int, _Route]] = {}
 
 
 def load(key: int) -> None:
@@ -155,8 +158,9 @@ async def _answer(
     meter: Meter | None,
 ) -> Response | None:
     header, body = decode_request_header(frame)
-    api_key, version, correlation_id, client_id = header
-    api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
+    api_key, version, correlation_id = header.api_key, header.api_version, header.correlation_id
+    route = _routes.get(api_key) or _route(api_key)
+    api, may_be_long = route.api, route.may_be_long
     if not api.first <= version <= api.last:
         if api_key == ApiKey.API_VERSIONS:
             return await _step_down(header)
@@ -166,15 +170,15 @@ async def _answer(
     if not is_long:
         # librdkafka's Metadata request for all topics has three trailing bytes, which Kafka accepts too.
         try:
-            request = decode(request_class, body, version, max_elements=LONG_ELEMENTS, exact=False)
+            request = decode(route.request, body, version, max_elements=LONG_ELEMENTS, exact=False)
         except TooManyElements:
             is_long = True
     if is_long:
-        request = await broker.slices.apart(_decode_long, request_class, body, version, api_key)
+        request = await broker.slices.apart(_decode_long, route.request, body, version, api_key)
     context = RequestContext(
         api_key=api.key,
         api_version=version,
-        client_id=client_id or "",
+        client_id=header.client_id or "",
         client_host=client_host,
         listener=listener,
         connection=connection,
@@ -187,9 +191,9 @@ async def _answer(
         context.quota = meter.of(context)
     try:
         if guard is None:
-            response = await handler(broker, request, context)
+            response = await route.handler(broker, request, context)
         else:
-            response = await guard(broker, request, context, handler)
+            response = await guard(broker, request, context, route.handler)
     except KafkaError as error:  # an error that the response has no field for
         raise ProtocolError(f"{api.key.name}: {error}") from error
     except ProtocolError:

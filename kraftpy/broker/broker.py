@@ -16,7 +16,7 @@ import functools
 import logging
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
@@ -528,10 +528,13 @@ class Broker:
             metrics=self.metrics,
         )
 
-    async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
-        if not self.connection_limits.must_prove(connection):
-            work = apis.answer(self, frame, connection.client_host, listener, connection)
-            return await self.slow_requests.watched(work, frame, connection)
+    def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Awaitable[Response | None]:
+        if self.connection_limits.must_prove(connection):
+            return self._answer_to_prove(listener, frame, connection)
+        work = apis.answer(self, frame, connection.client_host, listener, connection)
+        return self.slow_requests.watched(work, frame, connection)
+
+    async def _answer_to_prove(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
         if frame[:2] == _API_VERSIONS:
             response = await apis.answer(self, frame, connection.client_host, listener, connection)
             if not self.connection_limits.must_prove(connection):

@@ -375,9 +375,7 @@ class Connection(asyncio.BufferedProtocol):
             self._progress_at = self._loop.time()
             self._transport.resume_reading()
 
-    async def _next_frame(self) -> bytearray:
-        while not self._frames:
-            await self._next_arrival
+    def _next_frame(self) -> bytearray:
         frame = self._frames.popleft()
         if self._arrivals is not None:
             self.arrived_at = self._arrivals.popleft()
@@ -443,7 +441,9 @@ class Connection(asyncio.BufferedProtocol):
                     served = 0
                     await asyncio.sleep(0)
                     continue
-                frame = await self._next_frame()
+                while not self._frames:
+                    await self._next_arrival
+                frame = self._next_frame()
                 frame_bytes = len(frame)
                 self.is_serving = True
                 response = await self._answer(frame, self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.rights import ALL_RIGHTS, Rights
@@ -29,23 +28,39 @@ class RequestQuota(Protocol):
         """Uncount partitions that were not created or deleted after all."""
 
 
-@dataclass(slots=True, kw_only=True)
 class RequestContext:
     """The client that sent a request, the request's version, and the connection and listener it arrived on."""
 
-    api_key: ApiKey
-    api_version: int
-    client_id: str
-    client_host: str
-    listener: str
-    connection: Connection | None = None
-    """The connection it arrived on; None for requests that a broker sends to itself."""
-    is_long: bool = False
-    """True if it names so many items that it must be handled in slices (`broker.slices`)."""
-    rights: Rights = ALL_RIGHTS
-    """The sender's rights; without an authorizer, it may do everything."""
-    quota: RequestQuota | None = None
-    """Counts the request towards quotas; None if it is exempt, or if there are no quotas."""
+    __slots__ = (
+        "api_key", "api_version", "client_host", "client_id", "connection", "is_long", "listener", "quota", "rights",
+    )  # fmt: skip
+
+    def __init__(  # by hand: the compiler calls a dataclass's own through the interpreter
+        self,
+        *,
+        api_key: ApiKey,
+        api_version: int,
+        client_id: str,
+        client_host: str,
+        listener: str,
+        connection: Connection | None = None,
+        is_long: bool = False,
+        rights: Rights = ALL_RIGHTS,
+        quota: RequestQuota | None = None,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.client_id = client_id
+        self.client_host = client_host
+        self.listener = listener
+        self.connection = connection
+        """The connection it arrived on; None for requests that a broker sends to itself."""
+        self.is_long = is_long
+        """True if it names so many items that it must be handled in slices (`broker.slices`)."""
+        self.rights = rights
+        """The sender's rights; without an authorizer, it may do everything."""
+        self.quota = quota
+        """Counts the request towards quotas; None if it is exempt, or if there are no quotas."""
 
     @property
     def principal(self) -> Principal:

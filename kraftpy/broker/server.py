@@ -29,6 +29,7 @@ from kraftpy.broker.allocator import keep_freed_memory
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import DirectoryFailed, Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
+from kraftpy.broker.event_loop import new_event_loop
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.log_lines import log_handler, print_line, say
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
@@ -60,7 +61,8 @@ def run(config: BrokerConfig, supervision: Supervision | None = None) -> int:
     status = 0
     try:
         open_audit_log(config)
-        status = 0 if asyncio.run(_serve(config, supervision)) else EXIT_FAILURE
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            status = 0 if runner.run(_serve(config, supervision)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)
         _say_why(config, supervision, error)

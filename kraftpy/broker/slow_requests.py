@@ -70,9 +70,10 @@ class SlowRequests:
         if 1000 * total < self._slow_ms:
             return
         try:
-            (key, version, _, client_id), body = decode_request_header(frame)
+            header, body = decode_request_header(frame)
         except ProtocolError:
             return
+        key, version, client_id = header.api_key, header.api_version, header.client_id
         if key not in APIS or version not in APIS[key]:
             return
         api = APIS[key]

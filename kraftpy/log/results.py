@@ -17,21 +17,37 @@ class Origin(Enum):
     REPLICA = "replica"  # copies of the leader's batches, offsets as they are
 
 
-class AppendResult(NamedTuple):
+class AppendResult:
     """The outcome of an append. Offsets of a duplicate are those of its first copy."""
 
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    """Milliseconds if the topic stamps LogAppendTime, else -1."""
-    log_start_offset: int
-    log_end_offset: int
-    """The log's end after the append. Unless `is_duplicate`, wake readers that wait for more."""
-    is_duplicate: bool
-    rolled: bool
-    """A segment was sealed: flush soon, to store its index and free its memory."""
-    flush_due: bool
-    """`flush.messages` is reached, or the topic syncs before it acknowledges: flush up to `last_offset` first."""
+    __slots__ = (
+        "base_offset", "flush_due", "is_duplicate", "last_offset", "log_append_time", "log_end_offset",
+        "log_start_offset", "rolled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        base_offset: int,
+        last_offset: int,
+        log_append_time: int,
+        log_start_offset: int,
+        log_end_offset: int,
+        is_duplicate: bool,
+        rolled: bool,
+        flush_due: bool,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time = log_append_time
+        """Milliseconds if the topic stamps LogAppendTime, else -1."""
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        """The log's end after the append. Unless `is_duplicate`, wake readers that wait for more."""
+        self.is_duplicate = is_duplicate
+        self.rolled = rolled
+        """A segment was sealed: flush soon, to store its index and free its memory."""
+        self.flush_due = flush_due
+        """`flush.messages` is reached, or the topic syncs before it acknowledges: flush up to `last_offset` first."""
 
 
 class ReadResult(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 
 class ApiKey(IntEnum):
@@ -102,13 +102,16 @@ class ApiKey(IntEnum):
     UNREGISTER_CONTROLLER = 94
 
 
-class Api(NamedTuple):
+class Api:
     """An API served here. `flexible` is its first flexible version, or greater than `last` if it has none."""
 
-    key: ApiKey
-    first: int
-    last: int
-    flexible: int
+    __slots__ = ("first", "flexible", "key", "last")
+
+    def __init__(self, key: ApiKey, first: int, last: int, flexible: int) -> None:
+        self.key = key
+        self.first = first
+        self.last = last
+        self.flexible = flexible
 
     def __contains__(self, version: object) -> bool:
         return isinstance(version, int) and self.first <= version <= self.last
@@ -134,7 +137,7 @@ class Api(NamedTuple):
         return found
 
 
-APIS: dict[int, Api] = {
+APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
         Api(ApiKey.PRODUCE, 0, 13, 9),
@@ -220,7 +223,7 @@ APIS: dict[int, Api] = {
 }
 """The APIs that the broker advertises, by API key."""
 
-_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {api.key: (api.first, api.last) for api in APIS.values()}
 """First and last version of each API served here."""

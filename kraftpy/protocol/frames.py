@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import Final
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol import schema
@@ -25,9 +25,9 @@ from kraftpy.protocol.apis import APIS, ApiKey, request_header_version, response
 from kraftpy.protocol.errors import FrameTooLarge, ProtocolError
 from kraftpy.protocol.primitives import MAX_TAGGED_FIELDS, nullable_string, read_nullable_string, skip_tags
 
-_SIZE = Struct(">i")
-_REQUEST = Struct(">hhi")
-_API_VERSIONS = int(ApiKey.API_VERSIONS)  # a plain number: members of an enum are looked up slowly
+_SIZE: Final = Struct(">i")
+_REQUEST: Final = Struct(">hhi")
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)  # a plain number: members of an enum are looked up slowly
 
 
 class FrameDecoder:
@@ -93,13 +93,25 @@ class FrameDecoder:
         return _SIZE.size + size
 
 
-class RequestHeader(NamedTuple):
+class RequestHeader:
     """The header of a request. `api_key` is a plain number, because it may be unknown."""
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
+    __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RequestHeader) and self._values() == other._values()
+
+    def __repr__(self) -> str:
+        return f"RequestHeader{self._values()}"
+
+    def _values(self) -> tuple[int, int, int, str | None]:
+        return self.api_key, self.api_version, self.correlation_id, self.client_id
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:

@@ -28,6 +28,19 @@ from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
 from kraftpy.ports import Buffer
+from kraftpy.protocol.batch_header import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LAST_CODEC,
+    LOG_APPEND_TIME,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    TimestampType,
+    header_at,
+    read_header,
+)
 from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.compression import Compression, ExpandsTooFar, compress, copied, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -76,7 +89,6 @@ __all__ = [
     "with_max_timestamp",
 ]
 
-HEADER_BYTES: Final = 61
 MAGIC: Final = 2
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 """The default limit on the uncompressed size of one batch."""
@@ -84,24 +96,14 @@ NO_TIMESTAMP: Final = -1
 MAX_BATCH_RECORDS: Final = 1 << 20
 """The default limit on the records in a producer's batch: a million empty ones take 7 MB."""
 
-_PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_START: Final = 21
 _MAGIC_AT: Final = 16
 _LEAST_LENGTH: Final = 14
 """The length of the smallest message of the oldest format."""
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
 _STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
 _KNOWN: Final = 0x7F  # the attribute bits with a meaning; others are kept until a batch's attributes are rewritten
-_CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
-
-
-class TimestampType(IntEnum):
-    """The clock that a batch's timestamps come from (KIP-32)."""
-
-    CREATE_TIME = 0
-    LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
@@ -109,79 +111,6 @@ class ControlType(IntEnum):
 
     ABORT = 0
     COMMIT = 1
-
-
-class BatchHeader(NamedTuple):
-    """A batch's header, with the fields of the wire."""
-
-    base_offset: int
-    batch_length: int
-    partition_leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records_count: int
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the whole batch, including its first 12 bytes."""
-        return self.batch_length + _PREFIX_BYTES
-
-    @property
-    def last_offset(self) -> int:
-        """The last record's offset, kept even when compaction has removed that record."""
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def next_offset(self) -> int:
-        """One past the last offset."""
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def last_sequence(self) -> int:
-        """The last record's sequence number, wrapping from 2^31 - 1 to 0; -1 if the batch has none (KIP-98)."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
-
-    @property
-    def compression(self) -> Compression:
-        """The codec. Raises CorruptBatch with UNSUPPORTED_COMPRESSION_TYPE for an unknown number."""
-        codec = self.attributes & _CODEC_MASK
-        if codec > Compression.ZSTD:
-            raise CorruptBatch(f"compression codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return Compression(codec)
-
-    @property
-    def timestamp_type(self) -> TimestampType:
-        """CREATE_TIME or LOG_APPEND_TIME."""
-        return TimestampType.LOG_APPEND_TIME if self.attributes & _LOG_APPEND_TIME else TimestampType.CREATE_TIME
-
-    @property
-    def is_transactional(self) -> bool:
-        """True if the records count only once their transaction has committed."""
-        return self.attributes & _TRANSACTIONAL != 0
-
-    @property
-    def is_control(self) -> bool:
-        """True if the batch holds a transaction marker instead of records."""
-        return self.attributes & _CONTROL != 0
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """True if `base_timestamp` is the time from which tombstones in the batch may be removed (KIP-534)."""
-        return self.attributes & _DELETE_HORIZON != 0
-
-    @property
-    def delete_horizon_ms(self) -> int | None:
-        """The time from which tombstones may be removed, or None. Record timestamps remain deltas to it."""
-        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
 class ControlRecord(NamedTuple):
@@ -192,13 +121,6 @@ class ControlRecord(NamedTuple):
 
 
 # --- the header -------------------------------------------------------------------------------------------------------
-
-
-def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Decode the header at `position`, without checking it. Raises CorruptBatch if fewer than 61 bytes are left."""
-    if position < 0 or len(buffer) - position < HEADER_BYTES:
-        raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header")
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
 def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
@@ -219,8 +141,8 @@ def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple
             if allow_partial:
                 break
             raise CorruptBatch(f"{left} bytes at {position} are too few for a batch header")
-        header = BatchHeader._make(_HEADER.unpack_from(view, position))
-        size = header.batch_length + _PREFIX_BYTES
+        header = header_at(view, position)
+        size = header.batch_length + PREFIX_BYTES
         if size < HEADER_BYTES:
             raise CorruptBatch(f"batch length {header.batch_length} at {position} is too small")
         if size > left:
@@ -240,8 +162,8 @@ def one_batch(records: Buffer, version: int) -> tuple[BatchHeader, Buffer]:
     for bytes that cannot be a batch. The messages contain the `version` of the request.
     """
     if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
-        header = BatchHeader._make(_HEADER.unpack_from(records))
-        if header.batch_length == len(records) - _PREFIX_BYTES:
+        header = header_at(records, 0)
+        if header.batch_length == len(records) - PREFIX_BYTES:
             return header, records
     sender = f"Produce requests with version {version}"
     view = memoryview(records)
@@ -251,15 +173,15 @@ def one_batch(records: Buffer, version: int) -> tuple[BatchHeader, Buffer]:
     if view[_MAGIC_AT] != MAGIC:
         _invalid(f"{sender} are only allowed to contain record batches with magic version {MAGIC}")
     if size < HEADER_BYTES:
-        raise CorruptBatch(f"batch length {size - _PREFIX_BYTES} is too small")
+        raise CorruptBatch(f"batch length {size - PREFIX_BYTES} is too small")
     if _whole_batch(view[size:]) is not None:
         _invalid(f"{sender} are only allowed to contain exactly one record batch per partition")
-    return BatchHeader._make(_HEADER.unpack_from(view)), view[:size]
+    return header_at(view, 0), view[:size]
 
 
 def _whole_batch(view: memoryview) -> int | None:
     """Return the size of the batch at the start, of any format; None if it is incomplete. Raises CorruptBatch."""
-    if len(view) < _PREFIX_BYTES:
+    if len(view) < PREFIX_BYTES:
         return None
     length: int = struct.unpack_from(">i", view, 8)[0]
     if length < _LEAST_LENGTH:
@@ -269,7 +191,7 @@ def _whole_batch(view: memoryview) -> int | None:
     magic = view[_MAGIC_AT]
     if magic > MAGIC:
         raise CorruptBatch(f"Invalid magic found in record: {magic - 256 if magic > 127 else magic}")
-    return length + _PREFIX_BYTES if length + _PREFIX_BYTES <= len(view) else None
+    return length + PREFIX_BYTES if length + PREFIX_BYTES <= len(view) else None
 
 
 def _refuse_magic(magic: int) -> NoReturn:
@@ -294,48 +216,35 @@ def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BA
     INVALID_TIMESTAMP, INVALID_RECORD (everything else, including more than `max_records` records). `max_timestamp` may
     be anything, because some clients never set it, and so may attribute bits that have no meaning yet.
     """
-    (
-        base_offset,
-        batch_length,
-        _,
-        magic,
-        crc,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        _,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        records_count,
-    ) = header
+    magic, attributes, records_count = header.magic, header.attributes, header.records_count
+    producer_id = header.producer_id
     if magic != MAGIC:
         _refuse_magic(magic)
     payload_bytes = len(batch) - HEADER_BYTES
-    if batch_length != len(batch) - _PREFIX_BYTES or payload_bytes < 0:
-        raise CorruptBatch(f"batch length {batch_length} in a batch of {len(batch)} bytes")
-    if crc32c(memoryview(batch)[_CRC_START:]) != crc:
+    if header.batch_length != len(batch) - PREFIX_BYTES or payload_bytes < 0:
+        raise CorruptBatch(f"batch length {header.batch_length} in a batch of {len(batch)} bytes")
+    if crc32c(memoryview(batch)[_CRC_START:]) != header.crc:
         raise CorruptBatch("the CRC does not match")
-    if records_count <= 0 or last_offset_delta != records_count - 1:
-        _invalid(f"{records_count} records over offsets 0 to {last_offset_delta}")
+    if records_count <= 0 or header.last_offset_delta != records_count - 1:
+        _invalid(f"{records_count} records over offsets 0 to {header.last_offset_delta}")
     if records_count > max_records:
         _invalid(f"{records_count} records in a batch; kraftpy.batch.max.records allows {max_records}")
-    if attributes & _CONTROL:
+    if attributes & CONTROL:
         _invalid("Clients are not allowed to write control records")
-    codec = attributes & _CODEC_MASK
-    if codec > Compression.ZSTD:
+    codec = attributes & CODEC_MASK
+    if codec > LAST_CODEC:
         raise CorruptBatch(f"compression codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     if payload_bytes < (1 if codec else records_count * MIN_RECORD_BYTES):
         _invalid(f"{payload_bytes} bytes cannot hold {records_count} records")
-    if base_offset != 0:
-        _invalid(f"base offset {base_offset}; a producer sends 0")
-    if base_timestamp < NO_TIMESTAMP:
-        raise CorruptBatch(f"base timestamp {base_timestamp}", ErrorCode.INVALID_TIMESTAMP)
+    if header.base_offset != 0:
+        _invalid(f"base offset {header.base_offset}; a producer sends 0")
+    if header.base_timestamp < NO_TIMESTAMP:
+        raise CorruptBatch(f"base timestamp {header.base_timestamp}", ErrorCode.INVALID_TIMESTAMP)
     if producer_id < 0:
-        if producer_id != -1 or attributes & _TRANSACTIONAL:
+        if producer_id != -1 or attributes & TRANSACTIONAL:
             _invalid(f"producer id {producer_id}")
-    elif base_sequence < 0 or producer_epoch < 0:
-        _invalid(f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}")
+    elif header.base_sequence < 0 or header.producer_epoch < 0:
+        _invalid(f"producer {producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}")
 
 
 def _invalid(reason: str) -> NoReturn:
@@ -350,35 +259,38 @@ def stamp(
     *,
     header: BatchHeader | None = None,
 ) -> BatchHeader:
-    """Write the leader's values into `batch`, in place, and return its new header.
+    """Write the leader's values into `batch` and its header, in place; return the header.
 
     The CRC changes only with `log_append_time` (ms). `header` is the batch's present header, if the caller knows it.
     """
     if header is None:
         header = read_header(batch)
     _STAMPED.pack_into(batch, 0, base_offset, header.batch_length, leader_epoch)
-    header = BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:]))
+    header.base_offset, header.partition_leader_epoch = base_offset, leader_epoch
     if log_append_time is None:
         return header
-    attributes = header.attributes & _KNOWN | _LOG_APPEND_TIME
+    attributes = header.attributes & _KNOWN | LOG_APPEND_TIME
     struct.pack_into(">h", batch, 21, attributes)
     struct.pack_into(">q", batch, 35, log_append_time)
     crc = crc32c(memoryview(batch)[_CRC_START:])
     struct.pack_into(">I", batch, 17, crc)
-    return header._replace(crc=crc, attributes=attributes, max_timestamp=log_append_time)
+    header.crc, header.attributes, header.max_timestamp = crc, attributes, log_append_time
+    return header
 
 
 def with_max_timestamp(header: BatchHeader, batch: memoryview, max_timestamp: int) -> tuple[BatchHeader, memoryview]:
     """Return the batch with this largest timestamp, as the producer's own time; a changed batch is a copy."""
-    if max_timestamp == header.max_timestamp and not header.attributes & _LOG_APPEND_TIME:
+    if max_timestamp == header.max_timestamp and not header.attributes & LOG_APPEND_TIME:
         return header, batch
-    attributes = header.attributes & _KNOWN & ~_LOG_APPEND_TIME
+    attributes = header.attributes & _KNOWN & ~LOG_APPEND_TIME
     changed = bytearray(batch)
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">q", changed, 35, max_timestamp)
     crc = crc32c(memoryview(changed)[_CRC_START:])
     struct.pack_into(">I", changed, 17, crc)
-    return header._replace(crc=crc, attributes=attributes, max_timestamp=max_timestamp), memoryview(changed)
+    header = header.copy()
+    header.crc, header.attributes, header.max_timestamp = crc, attributes, max_timestamp
+    return header, memoryview(changed)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -444,9 +356,9 @@ def encode_payload(
         payload = compress(compression, payload, level)
     covered = _COVERED.pack(
         compression
-        | (_LOG_APPEND_TIME if timestamp_type else 0)
-        | (_TRANSACTIONAL if is_transactional else 0)
-        | (_CONTROL if is_control else 0),
+        | (LOG_APPEND_TIME if timestamp_type else 0)
+        | (TRANSACTIONAL if is_transactional else 0)
+        | (CONTROL if is_control else 0),
         records_count - 1,
         base_timestamp,
         max_timestamp,
@@ -455,7 +367,7 @@ def encode_payload(
         base_sequence,
         records_count,
     )
-    batch_length = HEADER_BYTES - _PREFIX_BYTES + len(payload)
+    batch_length = HEADER_BYTES - PREFIX_BYTES + len(payload)
     crc = crc32c(payload, crc32c(covered))
     return b"".join((_NOT_COVERED.pack(base_offset, batch_length, leader_epoch, MAGIC, crc), covered, payload))
 
@@ -541,7 +453,7 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
     """
     view, records_count = memoryview(batch)[HEADER_BYTES:], header.records_count
     payload: Buffer = view
-    if header.attributes & _CODEC_MASK and (records_count or len(view)):
+    if header.attributes & CODEC_MASK and (records_count or len(view)):
         try:
             payload = decompress(header.compression, view, max_bytes)
         except ExpandsTooFar as expansion:
@@ -577,7 +489,7 @@ def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
         base_offset=header.base_offset,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
-        append_time=header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None,
+        append_time=header.max_timestamp if header.attributes & LOG_APPEND_TIME else None,
     )
 
 

@@ -27,7 +27,7 @@ transactional producer gets NOT_ENOUGH_REPLICAS, which clients retry without loo
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
 from kraftpy.broker.leader_hints import LeaderHints
@@ -39,6 +39,7 @@ from kraftpy.log.results import Origin
 from kraftpy.log.timestamps import Trust
 from kraftpy.metadata.controller import is_internal
 from kraftpy.ports import Buffer
+from kraftpy.protocol.batch_header import CODEC_MASK, TRANSACTIONAL
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
 from kraftpy.protocol.messages.fetch import NodeEndpoint
@@ -63,18 +64,19 @@ class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransacti
     """The part of a broker that these handlers need."""
 
 
-ALL_IN_SYNC = -1
-NONE = 0
-_FIRST_BATCH_VERSION = 3
-_APPEND_UNITS = 8
+ALL_IN_SYNC: Final = -1
+NONE: Final = 0
+_FIRST_BATCH_VERSION: Final = 3
+_APPEND_UNITS: Final = 8
 """The cost of one append, in units of `slicing`."""
-_MAGIC_AT = 16
-_ATTRIBUTES_AT, _TRANSACTIONAL, _CODEC = 22, 0x10, 0x07  # a batch's low attributes, read without parsing the header
-_FIRST_ZSTD_VERSION = 7
-_FIRST_ABORTABLE_VERSION = 11
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_AT: Final = 22
+"""The position of a batch's low attributes, which are read here without parsing the header."""
+_FIRST_ZSTD_VERSION: Final = 7
+_FIRST_ABORTABLE_VERSION: Final = 11
 """Clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
-_FIRST_ADDING_VERSION = 12
-_FIRST_TOPIC_ID_VERSION = 13
+_FIRST_ADDING_VERSION: Final = 12
+_FIRST_TOPIC_ID_VERSION: Final = 13
 _TRY_AGAIN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.NETWORK_EXCEPTION,
@@ -118,14 +120,19 @@ _Asked = tuple[ProducerStates, int, Verification]
 """A verification that this request waits for, its producer's id, and the producer states that hold it."""
 
 
-class _Unanswered(NamedTuple):
+class _Unanswered:
     """An append without its final answer, and what it waits for."""
 
-    replica: Replica
-    leadership: int
-    answer: PartitionProduceResponse
-    end_offset: int
-    flush_due: bool
+    __slots__ = ("answer", "end_offset", "flush_due", "leadership", "replica")
+
+    def __init__(
+        self, replica: Replica, leadership: int, answer: PartitionProduceResponse, end_offset: int, flush_due: bool
+    ) -> None:
+        self.replica = replica
+        self.leadership = leadership
+        self.answer = answer
+        self.end_offset = end_offset
+        self.flush_due = flush_due
 
 
 async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
@@ -332,7 +339,7 @@ def _header(context: RequestContext, partition: PartitionProduceData, found: _Tr
     header, batch = one_batch(records, context.api_version)
     if batch is not records:
         partition.records = memoryview(batch)
-    if context.api_version < _FIRST_ZSTD_VERSION and header.attributes & _CODEC == Compression.ZSTD:
+    if context.api_version < _FIRST_ZSTD_VERSION and header.attributes & CODEC_MASK == Compression.ZSTD:
         problem = f"Produce requests with version {context.api_version} are not allowed to use ZStandard compression"
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, problem)
     return header
@@ -343,11 +350,7 @@ def has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for partition in topic.partition_data:
             records = partition.records or b""
-            if (
-                len(records) >= HEADER_BYTES
-                and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
-                and records[_MAGIC_AT] == MAGIC
-            ):
+            if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & TRANSACTIONAL and records[_MAGIC_AT] == MAGIC:
                 return True
     return False
 
@@ -356,7 +359,7 @@ def _is_transactional(partition: PartitionProduceData) -> bool:
     """Return whether a partition's first batch is part of a transaction."""
     records = partition.records or b""
     is_one = len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC
-    return is_one and bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL)
+    return is_one and bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL)
 
 
 def _replica(
@@ -474,7 +477,10 @@ async def _flush(waiting: _Unanswered) -> None:
 
 async def _committed(unanswered: list[_Unanswered], timeout_ms: int) -> None:
     deadline = None
-    for replica, leadership, answer, end_offset, _ in unanswered:
+    for waiting in unanswered:
+        replica, leadership, end_offset, answer = (
+            waiting.replica, waiting.leadership, waiting.end_offset, waiting.answer,
+        )  # fmt: skip
         if answer.error_code != ErrorCode.NONE:
             continue
         error_code = replica.outcome(end_offset, leadership)
