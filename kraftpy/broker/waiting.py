@@ -31,13 +31,18 @@ class Watchable(Protocol):
 
 
 class Waiter:
-    """A flag that one task can wait for."""
+    """A flag that one task can wait for, again and again.
 
-    __slots__ = ("_future", "_timer", "_woken")
+    Its timer outlives a wait: the next one, which usually ends later, does not need another. If it goes off early, it
+    is set again.
+    """
+
+    __slots__ = ("_deadline", "_future", "_timer", "_woken")
 
     def __init__(self) -> None:
         self._future: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
         self._woken = False
 
     def wake(self) -> None:
@@ -52,27 +57,52 @@ class Waiter:
         if future is not None and not future.done():
             loop = future.get_loop()
             deadline = loop.time() + seconds
-            if deadline < self._timer.when():
-                self._timer.cancel()
-                self._timer = loop.call_at(deadline, _expire, future)
+            if deadline < self._deadline:
+                self._deadline = deadline
+                self._set_timer(loop)
 
     def clear(self) -> None:
         """Forget changes reported so far: the waiter knows of them."""
         self._woken = False
 
+    def end(self) -> None:
+        """Stop the timer: this is not waited for again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def wait_until(self, deadline: float) -> bool:
         """Wait for a change until `deadline` (the event loop's time); return whether there was one."""
-        loop = asyncio.get_running_loop()
         if not self._woken:
+            loop = asyncio.get_running_loop()
             self._future = loop.create_future()
-            self._timer = loop.call_at(deadline, _expire, self._future)
+            self._deadline = deadline
+            self._set_timer(loop)
             try:
                 await self._future
             finally:
-                self._timer.cancel()
                 self._future = None
         woken, self._woken = self._woken, False
         return woken
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that the timer goes off at the deadline, or before."""
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= self._deadline:
+                return
+            timer.cancel()
+        self._timer = loop.call_at(self._deadline, self._expire)
+
+    def _expire(self) -> None:
+        timer, self._timer = self._timer, None
+        future = self._future
+        if timer is None or future is None or future.done():
+            return
+        if timer.when() < self._deadline:
+            self._set_timer(future.get_loop())
+        else:
+            future.set_result(None)
 
 
 class Watch(Waiter):
@@ -97,6 +127,7 @@ class Watch(Waiter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
         for watched in self._on:
             watched.watches.pop(self, None)
 
@@ -140,11 +171,6 @@ class ChangedKeys(Waiter, Generic[K]):
         taken, self._changed = list(self._changed), {}
         self._woken = False
         return taken
-
-
-def _expire(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def wake_all(watches: Iterable[Watch]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
@@ -40,15 +40,20 @@ _RESERVE_FROM_BYTES: Final = 1 << 20
 _RESERVE_AT_MOST_BYTES: Final = 16 << 20
 
 
-class BatchPosition(NamedTuple):
+class BatchPosition:
     """A batch in a segment: its position, and the header fields that searches need."""
 
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    max_timestamp: int
+    __slots__ = ("base_offset", "last_offset", "leader_epoch", "max_timestamp", "position", "size")
+
+    def __init__(
+        self, position: int, size: int, base_offset: int, last_offset: int, leader_epoch: int, max_timestamp: int
+    ) -> None:
+        self.position = position
+        self.size = size
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.leader_epoch = leader_epoch
+        self.max_timestamp = max_timestamp
 
 
 def walk(

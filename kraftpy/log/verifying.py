@@ -69,14 +69,17 @@ class Epochs(Protocol):
         ...
 
 
-class Checked(NamedTuple):
+class Checked:
     """The extent of the intact data at the beginning of a read."""
 
-    size: int
-    next_offset: int
-    """One past the last intact offset; the expected offset if nothing is intact."""
-    has_records: bool
-    is_whole: bool
+    __slots__ = ("has_records", "is_whole", "next_offset", "size")
+
+    def __init__(self, size: int, next_offset: int, has_records: bool, is_whole: bool) -> None:
+        self.size = size
+        self.next_offset = next_offset
+        """One past the last intact offset; the expected offset if nothing is intact."""
+        self.has_records = has_records
+        self.is_whole = is_whole
 
 
 def check(data: Buffer, expected: int, end_offset: int, epochs: Epochs, *, are_known_bytes: bool = False) -> Checked:

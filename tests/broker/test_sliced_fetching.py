@@ -32,7 +32,7 @@ AT_ONCE = 5
 
 def asked(number: int, *, is_accepted: bool = False) -> FetchedPartition:
     """A partition of which a follower has everything, and knows that."""
-    return FetchedPartition(
+    partition = FetchedPartition(
         topic="",
         topic_id=TOPIC_ID,
         partition=number,
@@ -41,10 +41,10 @@ def asked(number: int, *, is_accepted: bool = False) -> FetchedPartition:
         current_leader_epoch=1,
         last_fetched_epoch=-1,
         log_start_offset=0,
-        sent_high_watermark=0,
-        sent_log_start_offset=0,
-        is_accepted=is_accepted,
     )
+    partition.sent_high_watermark = partition.sent_log_start_offset = 0
+    partition.is_accepted = is_accepted
+    return partition
 
 
 def fetched(partitions: list[FetchedPartition]) -> FetchContext:

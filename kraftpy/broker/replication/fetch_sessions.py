@@ -51,28 +51,45 @@ class LastRequest:
         self.at = Millis(0)
 
 
-@dataclass(slots=True, kw_only=True)
 class FetchedPartition:
     """A client's request for one partition, and the state it was last sent."""
 
-    topic: str
-    topic_id: TopicId
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int
-    last_fetched_epoch: int
-    log_start_offset: int = -1
-    """The log start offset of the follower that fetches."""
-    found_name: str = ""
-    """The topic's name, once it was found by id: the session keeps asking for that topic."""
-    sent_high_watermark: int = -1
-    sent_log_start_offset: int = -1
-    is_accepted: bool = False
-    """The leader took a follower's fetch offset as proof of what it has; reset when it fetches from another offset, or
-    forgets the partition."""
-    last_request: LastRequest | None = None
-    """That of the follower's session; None if it has none."""
+    __slots__ = (
+        "current_leader_epoch", "fetch_offset", "found_name", "is_accepted", "last_fetched_epoch", "last_request",
+        "log_start_offset", "max_bytes", "partition", "sent_high_watermark", "sent_log_start_offset", "topic",
+        "topic_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: TopicId,
+        partition: int,
+        fetch_offset: int,
+        max_bytes: int,
+        current_leader_epoch: int,
+        last_fetched_epoch: int,
+        log_start_offset: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        """The log start offset of the follower that fetches."""
+        self.found_name = ""
+        """The topic's name, once it was found by id: the session keeps asking for that topic."""
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.is_accepted = False
+        """The leader took a follower's fetch offset as proof of what it has; reset when it fetches from another offset,
+        or forgets the partition."""
+        self.last_request: LastRequest | None = None
+        """That of the follower's session; None if it has none."""
 
     @property
     def key(self) -> PartitionKey:
@@ -135,18 +152,28 @@ class Session:
             self.partitions[key] = partition
 
 
-@dataclass(slots=True, kw_only=True)
 class FetchContext:
     """The partitions of one Fetch request, whether it named them or its session did."""
 
-    partitions: list[FetchedPartition]
-    """Empty in a follower's session, of which only the changed partitions are of interest."""
-    session: Session | None
-    incremental: bool
-    asked: list[FetchedPartition]
-    """The partitions that the request named, at their new offsets."""
-    epoch: int = INITIAL_EPOCH
-    """The session's epoch once this request is answered."""
+    __slots__ = ("asked", "epoch", "incremental", "partitions", "session")
+
+    def __init__(
+        self,
+        *,
+        partitions: list[FetchedPartition],
+        session: Session | None,
+        incremental: bool,
+        asked: list[FetchedPartition],
+        epoch: int = INITIAL_EPOCH,
+    ) -> None:
+        self.partitions = partitions
+        """Empty in a follower's session, of which only the changed partitions are of interest."""
+        self.session = session
+        self.incremental = incremental
+        self.asked = asked
+        """The partitions that the request named, at their new offsets."""
+        self.epoch = epoch
+        """The session's epoch once this request is answered."""
 
     @property
     def session_id(self) -> int:
