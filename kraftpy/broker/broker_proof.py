@@ -29,22 +29,24 @@ if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
     from kraftpy.broker.request import RequestContext
 
-    class Metadata(Protocol):
-        """Metadata that one can wait for."""
 
-        async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-            """Wait until a condition on the metadata holds; return False on timeout."""
+class Metadata(Protocol):
+    """Metadata that one can wait for."""
 
-    class Broker(Protocol):
-        """The part of a broker that `who_asks` needs."""
+    async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until a condition on the metadata holds; return False on timeout."""
 
-        @property
-        def proof(self) -> BrokerProof:
-            """Verifies that a connection belongs to a broker."""
 
-        @property
-        def metadata(self) -> Metadata:
-            """The broker's copy of the metadata, which may lag a moment behind."""
+class Broker(Protocol):
+    """The part of a broker that `who_asks` needs."""
+
+    @property
+    def proof(self) -> BrokerProof:
+        """Verifies that a connection belongs to a broker."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """The broker's copy of the metadata, which may lag a moment behind."""
 
 
 SOFTWARE = "kraftpy-broker"

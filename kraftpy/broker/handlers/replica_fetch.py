@@ -63,7 +63,7 @@ _SWEEPS_PER_LAG = 10
 
 async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Read what is new; wait if nothing is; answer."""
-    if context.api_version < _FIRST_VERSION or context.listener != broker.config.inter_broker_listener:
+    if context.api_version < _FIRST_VERSION or context.listener != broker.fetchers.listener:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if await who_asks(broker, context) != (request.replica_state.replica_id, request.replica_state.replica_epoch):
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -87,6 +87,8 @@ class Fetchers:
         outgoing: Outgoing,
     ) -> None:
         self.config = config
+        self.listener = config.inter_broker_listener
+        """The listener on which brokers reach one another."""
         self.clock = clock
         self.image = image
         self.broker_epoch = broker_epoch
@@ -307,9 +309,9 @@ class _Fetcher:
 
         config = self._fetchers.config
         broker = self._fetchers.image().broker(self.leader)
-        endpoint = None if broker is None else broker.endpoint(config.inter_broker_listener)
+        endpoint = None if broker is None else broker.endpoint(self._fetchers.listener)
         if endpoint is None:
-            raise BrokerUnreachable(f"broker {self.leader} has no listener {config.inter_broker_listener}")
+            raise BrokerUnreachable(f"broker {self.leader} has no listener {self._fetchers.listener}")
         return await Connection.open(
             RealRuntime(),
             endpoint.host,
@@ -340,9 +342,10 @@ class _Fetcher:
         """
         while self._due:
             due, self._due = self._due, {}
-            async for keys in in_slices(list(due), _POSITIONS_AT_ONCE):
-                for key in keys:
-                    self._set_position(key, now)
+            for number, key in enumerate(due, 1):
+                self._set_position(key, now)
+                if number % _POSITIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     def _set_position(self, key: PartitionKey, now: int) -> None:
         replica = self.replicas.get(key)

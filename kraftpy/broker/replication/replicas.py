@@ -11,8 +11,7 @@ closed and deleted is gone already.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from kraftpy.metrics.traffic import Traffic
 
 _NONE: Mapping[int, Replica] = MappingProxyType({})
-_PARTITIONS_BEFORE_A_PAUSE = 20
-"""Loops over thousands of partitions give others the event loop after this many."""
 
 
 class Replicas:
@@ -115,14 +112,6 @@ class Replicas:
     def in_directory(self, path: str) -> list[Replica]:
         """Return the partitions in a log directory, sorted."""
         return [self._by_name[key] for key in sorted(self._by_name) if self._by_name[key].log_directory.path == path]
-
-    async def with_usable_log(self) -> AsyncIterator[Replica]:
-        """Yield the partitions whose log may be changed now, with a pause for others after every few of them."""
-        for number, replica in enumerate(self):
-            if number % _PARTITIONS_BEFORE_A_PAUSE == 0:
-                await asyncio.sleep(0)
-            if not (replica.operations.is_truncating or replica.log.is_closed):
-                yield replica
 
     def _not_here(self, topic: str, partition: int, replica: Replica | None) -> KafkaError:
         key = TopicPartition(topic, partition)

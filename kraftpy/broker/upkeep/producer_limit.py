@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from kraftpy.broker.replication.due_work import DueWork
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.upkeep.usable_logs import with_usable_log
 from kraftpy.types import Millis
 
 _SORTED_AT_ONCE = 10_000
@@ -42,7 +43,7 @@ async def forget_producers_beyond(replicas: Replicas, limit: int) -> int:
     if due.producers > limit:
         writing: list[Replica] = []
         total = 0
-        async for replica in replicas.with_usable_log():
+        async for replica in with_usable_log(replicas):
             due.count_producers(replica)
             if replica.counted_producers:
                 writing.append(replica)

@@ -14,6 +14,7 @@ from kraftpy.broker.containment import Incidents
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.slicing import in_slices
+from kraftpy.broker.upkeep.usable_logs import with_usable_log
 from kraftpy.log import deletion
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
@@ -39,7 +40,7 @@ class Retention:
         """
         now = self._clock.now()
         replicas = self._manager.replicas
-        async for replica in replicas.with_usable_log():
+        async for replica in with_usable_log(replicas):
             try:
                 if deletion.advance_log_start(replica.log, now, replica.high_watermark):
                     replica.log_start_advanced()
@@ -51,7 +52,7 @@ class Retention:
                 self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
         if await self._is_any_start_unwritten():
             await self._manager.checkpoints.write()
-        async for replica in replicas.with_usable_log():
+        async for replica in with_usable_log(replicas):
             try:
                 gone = deletion.remove_before_log_start(replica.log, now)
             except OSError as error:
