@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-console bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-paper bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-console bench-spark bench-spark-triggers bench-failover bench-groups bench-instructions bench-kafka bench-metrics bench-paper bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -132,6 +132,9 @@ bench-security: $(VENV)/.dev  ## TLS, SASL and quotas beside Apache Kafka (a JDK
 
 bench-kafka: $(VENV)/.dev compiled  ## speed beside Apache Kafka, pure and compiled, one node and three (a JDK, Maven), into bench/KAFKA.md
 	$(BIN)/python -m bench.kafka --compiled $(CURDIR)/build/compiled
+
+bench-instructions: $(VENV)/.dev compiled  ## the instructions of a single request, interpreted and compiled (valgrind), into bench/INSTRUCTIONS.md
+	$(BIN)/python -m bench.instructions --compiled $(CURDIR)/build/compiled
 
 bench-metrics: $(VENV)/.dev  ## the cost of metrics: a node with and one without, in pairs; large pages, into bench/METRICS.md
 	$(BIN)/python -m bench.metrics

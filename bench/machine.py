@@ -48,7 +48,19 @@ def describe(under: Path) -> list[str]:
         f"{platform.system()} {platform.release().split('-')[0]}, {platform.python_implementation()} "
         f"{platform.python_version()}",
         ", ".join(found),
+        *_idle(),
     ]
+
+
+def _idle() -> list[str]:
+    """Say what an idle processor of a virtual machine does, on which the cost of each wait depends."""
+    try:
+        polls_ns = int(Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns").read_text())
+    except (OSError, ValueError):
+        return []
+    if not polls_ns:
+        return ["idle processors leave the virtual machine at once"]
+    return [f"idle processors poll for up to {polls_ns / 1000:.0f} us before they leave the virtual machine"]
 
 
 def load_average() -> float:

@@ -167,7 +167,7 @@ def node(arguments: list[str]) -> int:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _requests() -> dict[str, bytes]:
+def frames() -> dict[str, bytes]:
     """Return the frames of both requests."""
     batch = encode_batch([(int(time.time() * 1000), None, bytes(VALUE_BYTES), [])])
     data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=bytes(batch))])
@@ -184,7 +184,8 @@ def _requests() -> dict[str, bytes]:
 
 
 @contextmanager
-def _node(under: Path, program: list[str]) -> Iterator[tuple[subprocess.Popen[str], Wire]]:
+def node_with_topic(under: Path, program: list[str]) -> Iterator[tuple[subprocess.Popen[str], Wire]]:
+    """Run a node with a topic that has one record; yield its process and a connection to it."""
     with tempfile.TemporaryDirectory(dir=under) as directory:
         process = subprocess.Popen(
             server_command(Path(directory), program=program), stdout=subprocess.PIPE, text=True, bufsize=1
@@ -194,7 +195,7 @@ def _node(under: Path, program: list[str]) -> Iterator[tuple[subprocess.Popen[st
             wire = Wire(bootstrap_of(process.stdout.readline()))
             topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
             wire.ask(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-            wire.exchange(_requests()["produce"])
+            wire.exchange(frames()["produce"])
             yield process, wire
             wire.close()
         finally:
@@ -204,8 +205,8 @@ def _node(under: Path, program: list[str]) -> Iterator[tuple[subprocess.Popen[st
 
 def whole(under: Path, what: str, requests: int) -> float:
     """Return the processor time of one request in a node without timers, in seconds."""
-    with _node(under, [sys.executable, "-m", "kraftpy"]) as (process, wire):
-        frame, used = _requests()[what], psutil.Process(process.pid)
+    with node_with_topic(under, [sys.executable, "-m", "kraftpy"]) as (process, wire):
+        frame, used = frames()[what], psutil.Process(process.pid)
         for _ in range(_WARM):
             wire.exchange(frame)
         before = used.cpu_times()
@@ -217,8 +218,8 @@ def whole(under: Path, what: str, requests: int) -> float:
 
 def stages(under: Path, what: str, requests: int) -> dict[str, float]:
     """Return the seconds of each stage of a request."""
-    with _node(under, [sys.executable, "-m", "bench.stages", "--node"]) as (process, wire):
-        frame = _requests()[what]
+    with node_with_topic(under, [sys.executable, "-m", "bench.stages", "--node"]) as (process, wire):
+        frame = frames()[what]
         for _ in range(_WARM):
             wire.exchange(frame)
         process.send_signal(signal.SIGUSR2)
