@@ -47,9 +47,11 @@ def counted(profile: str, requests: int) -> Count:
     costs: Counter[str] = Counter()
     current, is_call = _REST, False
     for line in profile.splitlines():
-        if line.startswith("ob="):
-            number, _, name = line[3:].partition(" ")
-            current = names.setdefault(number, _object(name))
+        if line.startswith(("ob=", "cob=")):  # the object of a function, or of one that it calls
+            kind, _, named = line.partition("=")
+            number, _, path = named.partition(" ")  # the path comes with the number's first use
+            found = names.setdefault(number, _object(path))
+            current = found if kind == "ob" else current
         elif line.startswith("calls="):
             is_call = True
         elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
