@@ -157,7 +157,7 @@ class _Source:
         if not self.flexible:
             return
         if not self.tagged:
-            yield "    position = skip_tags(buffer, position, budget)"
+            yield "    position = skip_tags(buffer, position, budget) if buffer[position] else position + 1"
             return
         for field in self.tagged:
             yield f"    self.{field.name} = {self._default(field)}"
