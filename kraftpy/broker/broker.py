@@ -182,7 +182,7 @@ class Broker:
         )
         self.config_room = ConfigRoom(config.kraftpy_max_configs_bytes, lambda: self.image)
         self.group_settings = GroupSettingsNow(config, lambda: self.image, self.complaints)
-        self.client_quotas = ClientQuotaManager(config, clock, lambda: self.image.quotas.limits)
+        self.client_quotas = ClientQuotaManager(config, clock, lambda: self.metadata.image.quotas.limits)
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
