@@ -23,7 +23,6 @@ from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
-from kraftpy.broker.console import ConsoleProcess, console_of
 from kraftpy.broker.containment import Complaints, DirectoryFailed, Incidents, Tasks
 from kraftpy.broker.coordination import Coordination
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
@@ -48,7 +47,6 @@ from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
-from kraftpy.broker.security.authorizer import authorizer_of
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.slow_requests import SlowRequests
@@ -75,9 +73,11 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.console import ConsoleProcess
     from kraftpy.broker.groups.coordinators import Coordinators
     from kraftpy.broker.metadata.auto_join import AutoJoin
     from kraftpy.broker.metadata.transport import Links
+    from kraftpy.broker.security.authorizer import Authorizer
     from kraftpy.broker.security.listeners import SecureListeners
     from kraftpy.broker.share.coordinator_client import ShareStates
     from kraftpy.broker.share.coordinators import ShareCoordinators
@@ -129,7 +129,11 @@ class Broker:
         traffic = self.metrics.traffic
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks, traffic)
         self.proof = _proof(self)
-        self.authorizer = authorizer_of(config, lambda: self.image.acls)
+        self.authorizer: Authorizer | None = None
+        if config.authorizer_class_name:
+            from kraftpy.broker.security.authorizer import authorizer_of  # here: many brokers do not need it
+
+            self.authorizer = authorizer_of(config, lambda: self.image.acls)
         self.outgoing = Outgoing(config)
         self.fetchers = Fetchers(
             config,
@@ -286,6 +290,8 @@ class Broker:
             await open_monitoring(self)
             await self._bind()
             if self.config.kraftpy_console_listener is not None:
+                from kraftpy.broker.console import console_of  # here: most brokers do not need it
+
                 self.console = console_of(
                     self.config, self.advertised, self.metrics.monitor, is_one_of_many=self.is_one_of_many
                 )

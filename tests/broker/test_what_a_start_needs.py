@@ -27,6 +27,8 @@ NEEDED_LATER = (
     "kraftpy.broker.transactions.coordinators",
     "kraftpy.broker.share.coordinators",
     "kraftpy.broker.share.partitions",
+    "kraftpy.broker.console",
+    "kraftpy.broker.security.authorizer",
     "kraftpy.config.security",
     "kraftpy.security.jaas",
     "kraftpy.security.json_web_tokens",
