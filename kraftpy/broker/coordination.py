@@ -97,7 +97,7 @@ class Coordination:
             node.metadata,
             node.replicas,
             node.producer_ids,
-            self._markers,
+            self.markers,
             node.peers,
             node.slices,
         )
@@ -113,11 +113,15 @@ class Coordination:
         return MarkerWriter(node.replicas, self.coordinators, node.clock, node.incidents, node.slices)
 
     @cached_property
-    def _markers(self) -> MarkerSender:
+    def markers(self) -> MarkerSender:
+        """Sends the markers of transactions that end to the leaders of their partitions."""
         from kraftpy.broker.transactions.markers import MarkerSender
 
         node = self._node
-        return MarkerSender(node.node_id, lambda: node.image, self.marker_writer, node.peers, node.tasks, node.slices)
+        made = MarkerSender(node.node_id, lambda: node.image, self.marker_writer, node.peers, node.tasks, node.slices)
+        if self._is_stopped:
+            made.stop()
+        return made
 
     @cached_property
     def share_coordinators(self) -> ShareCoordinators:
@@ -137,9 +141,12 @@ class Coordination:
         from kraftpy.broker.share.coordinator_client import ShareStates
 
         node = self._node
-        return ShareStates(
+        made = ShareStates(
             node.config, node.clock, node.metadata, self.share_coordinators, node.proof, node.outgoing, node.slices
         )
+        if self._is_stopped:
+            made.close()
+        return made
 
     @cached_property
     def share_partitions(self) -> SharePartitions:
@@ -156,7 +163,7 @@ class Coordination:
             node.replicas.decoding,
             node.own_requests.produce,
         )
-        return SharePartitions(
+        made = SharePartitions(
             node.clock,
             node.tasks,
             node.replicas,
@@ -165,6 +172,9 @@ class Coordination:
             node.group_settings,
             node.share_sessions.has_group,
         )
+        if self._is_stopped:
+            made.stop()
+        return made
 
     async def _change_share_state(
         self, group_id: str, change: Initialization | Deletion
@@ -204,8 +214,8 @@ class Coordination:
         for name in ("coordinators", "transactions", "share_coordinators"):
             if name in made:
                 made[name].stop()
-        if "_markers" in made:
-            self._markers.stop()
+        if "markers" in made:
+            self.markers.stop()
         if "share_states" in made:
             self.share_states.close()
 
