@@ -23,12 +23,11 @@ from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
-from kraftpy.broker.console import ConsoleProcess, console_of
 from kraftpy.broker.containment import Complaints, DirectoryFailed, Incidents, Tasks
+from kraftpy.broker.coordination import Coordination
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
-from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.groups.settings import GroupSettingsNow
 from kraftpy.broker.handlers.own_requests import OwnRequests
 from kraftpy.broker.handlers.table import CONTROLLER_APIS
@@ -48,20 +47,12 @@ from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
-from kraftpy.broker.security.authorizer import authorizer_of
-from kraftpy.broker.share.coordinator_client import ShareStates
-from kraftpy.broker.share.coordinators import ShareCoordinators
-from kraftpy.broker.share.dead_letters import DeadLetterQueues
-from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
-from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.slow_requests import SlowRequests
 from kraftpy.broker.startup import StartupError, check_descriptors, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.telemetry import Telemetry
-from kraftpy.broker.transactions.coordinators import TransactionCoordinators
-from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
 from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.broker.upkeep.directory_reports import ReplicaReports
 from kraftpy.broker.upkeep.log_moves import LogMoves
@@ -82,9 +73,17 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.console import ConsoleProcess
+    from kraftpy.broker.groups.coordinators import Coordinators
     from kraftpy.broker.metadata.auto_join import AutoJoin
     from kraftpy.broker.metadata.transport import Links
+    from kraftpy.broker.security.authorizer import Authorizer
     from kraftpy.broker.security.listeners import SecureListeners
+    from kraftpy.broker.share.coordinator_client import ShareStates
+    from kraftpy.broker.share.coordinators import ShareCoordinators
+    from kraftpy.broker.share.partitions import SharePartitions
+    from kraftpy.broker.transactions.coordinators import TransactionCoordinators
+    from kraftpy.broker.transactions.markers import MarkerWriter
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,11 @@ class Broker:
         traffic = self.metrics.traffic
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks, traffic)
         self.proof = _proof(self)
-        self.authorizer = authorizer_of(config, lambda: self.image.acls)
+        self.authorizer: Authorizer | None = None
+        if config.authorizer_class_name:
+            from kraftpy.broker.security.authorizer import authorizer_of  # here: many brokers do not need it
+
+            self.authorizer = authorizer_of(config, lambda: self.image.acls)
         self.outgoing = Outgoing(config)
         self.fetchers = Fetchers(
             config,
@@ -159,22 +162,8 @@ class Broker:
         self.reports = ReplicaReports(
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replica_manager
         )
-        self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas, self.slices)
-        self.share_states = ShareStates(
-            config, clock, self.metadata, self.share_coordinators, self.proof, self.outgoing, self.slices
-        )
-        change_share_state = functools.partial(change_state, self.share_states)
-        shared = config, clock, tasks, self.metadata, self.replicas
-        self.coordinators = Coordinators(*shared, change_share_state, self.slices)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof, self.outgoing)
-        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
-        self.markers = MarkerSender(
-            self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks, self.slices
-        )
-        self.transactions = TransactionCoordinators(
-            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers, self.slices
-        )
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
             lambda: self.random.randrange(1, 2**31),
@@ -190,20 +179,10 @@ class Broker:
         self.telemetry = Telemetry(config, clock, lambda: self.image, self.complaints)
         self.metrics.register(self.telemetry)
         self.own_requests = OwnRequests(self)
-        queues = DeadLetterQueues(
-            lambda: self.config,
-            clock,
-            self.metadata,
-            self.group_settings,
-            self.replicas.decoding,
-            self.own_requests.produce,
-        )
-        self.share_partitions = SharePartitions(
-            clock, tasks, self.replicas, self.share_states, queues, self.group_settings, self.share_sessions.has_group
-        )
-        self.shards = (self.coordinators, self.transactions, self.share_coordinators)
+        self.coordination = Coordination(self)
+        coordinate = self.coordination.follow_leadership
         self.maintenance = Maintenance(
-            config, clock, self.replica_manager, self.shards, lambda: self.connections, self.incidents
+            config, clock, self.replica_manager, coordinate, lambda: self.connections, self.incidents
         )
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
@@ -218,7 +197,7 @@ class Broker:
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints, most_of)
         self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
-        self.settings.then(self.group_settings.configure, self.coordinators.settings.configure, self.fetchers.configure)
+        self.settings.then(self.group_settings.configure, self.fetchers.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks), self.reports.configure)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
@@ -263,6 +242,36 @@ class Broker:
         """The errors this node has survived, and the work it cannot do (`broker.health`)."""
         return health_of(self)
 
+    @property
+    def coordinators(self) -> Coordinators:
+        """The group coordinators on this node. These and the following are imported and made when first needed."""
+        return self.coordination.coordinators
+
+    @property
+    def transactions(self) -> TransactionCoordinators:
+        """The transaction coordinators on this node."""
+        return self.coordination.transactions
+
+    @property
+    def marker_writer(self) -> MarkerWriter:
+        """Appends the markers of transactions that end to partitions led here."""
+        return self.coordination.marker_writer
+
+    @property
+    def share_coordinators(self) -> ShareCoordinators:
+        """The share coordinators on this node."""
+        return self.coordination.share_coordinators
+
+    @property
+    def share_states(self) -> ShareStates:
+        """The share coordinators' client."""
+        return self.coordination.share_states
+
+    @property
+    def share_partitions(self) -> SharePartitions:
+        """The partitions led here that share groups read."""
+        return self.coordination.share_partitions
+
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
         """Return (id, host, port, rack) of every live broker that has this listener."""
         found = []
@@ -281,6 +290,8 @@ class Broker:
             await open_monitoring(self)
             await self._bind()
             if self.config.kraftpy_console_listener is not None:
+                from kraftpy.broker.console import console_of  # here: most brokers do not need it
+
                 self.console = console_of(
                     self.config, self.advertised, self.metrics.monitor, is_one_of_many=self.is_one_of_many
                 )
@@ -331,11 +342,10 @@ class Broker:
             self.metrics.started()
             return
         self.fetchers.start()
-        for shards in self.shards:
-            shards.reconcile()
+        self.coordination.start()
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
-        loops |= {"pruning": self.share_coordinators.prune_forever, "client metrics": self.telemetry.run}
+        loops["client metrics"] = self.telemetry.run
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -365,13 +375,9 @@ class Broker:
             running.cancel()
         moves = [each for each in self._background if each.get_name() == _MOVES]
         await asyncio.gather(*moves, return_exceptions=True)  # a half-finished move must not meet a closed log
-        self.share_partitions.stop()
-        for shards in self.shards:
-            shards.stop()
-        self.markers.stop()
+        self.coordination.stop()
         self.peers.close()
         self.own_requests.close()
-        self.share_states.close()
         self.telemetry.stop()
         self.isr_proposals.stop()
         await self.fetchers.stop()
@@ -468,9 +474,7 @@ class Broker:
             return
         logger.critical("log directory %s is offline: %s; so are its %d partitions", path, reason, len(partitions))
         for key in partitions:
-            for shards in self.shards:
-                if key.topic == shards.topic:
-                    shards.follow_leadership(key.partition)
+            self.coordination.follow_leadership(key)
         self.reports.wake()
 
     async def _give_up(self, path: str, reason: str) -> None:
@@ -496,13 +500,9 @@ class Broker:
         await self.telemetry.follow(records)
         if records is None:
             await self.replica_manager.reconcile(self.image)
-            for shards in self.shards:
-                shards.reconcile()
         else:
             await self.replica_manager.apply(records, self.image)
-            for shards in self.shards:
-                shards.apply(records)
-        self.share_partitions.reconcile()
+        self.coordination.apply(records)
 
     # --- connections -------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kraftpy.config import BrokerConfig
+from kraftpy.frozen import frozen
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Groups and their committed offsets; compacted."""
@@ -19,7 +18,7 @@ _SMALLEST_SEGMENT_BYTES = 1 << 20
 """The smallest `segment.bytes` that a topic may have; `offsets.topic.segment.bytes` may be lower."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InternalTopic:
     """Partitions, replication factor and settings of a new internal topic."""
 

@@ -10,6 +10,7 @@ that closes the pipe early is no failure.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -61,6 +62,7 @@ class CommandLine(click.Group):
             return None
         module, _, function = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), function)
+        gc.enable()  # `kraftpy.__main__` has turned it off
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -13,7 +13,7 @@ Settings that change while the broker runs (KIP-226) are in `dynamic`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,6 +28,7 @@ from kraftpy.config.metrics import METRICS, is_https, parse_metrics_listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
+from kraftpy.frozen import frozen
 from kraftpy.security.acls import parse_super_users
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _default(name: str) -> Any:
     return BROKER_SETTINGS[name].default_value()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BrokerConfig:
     """Every setting this broker acts on. `given` holds what was set, by Kafka's names, including ignored settings."""
 
@@ -357,9 +358,8 @@ class BrokerConfig:
             elif limit_name(name) is not None:
                 parse_limit(name, text)
         _resolve(values)
-        secured = _secured(given, values)
         attributes = {name.replace(".", "_"): value for name, value in values.items()}
-        config = cls(given=dict(given), secured=secured, **attributes)
+        config = cls(given=dict(given), secured=_secured(given, values), **attributes)
         topic_config({}, config)  # the topic defaults must be consistent
         _check_between(config)
         if is_https(config.kraftpy_metrics_listener):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import cache
 from itertools import dropwhile
@@ -23,6 +23,7 @@ from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
 from kraftpy.config.topic_settings import DESCRIBED_SYNONYMS, NO_EFFECT, SYNONYMS
+from kraftpy.frozen import frozen
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -58,7 +59,7 @@ _OF_MECHANISMS = (
 """Settings that can belong to one mechanism of a listener, whose name precedes them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigSynonym:
     """A setting that supplies the value, or would if others were not set."""
 
@@ -67,7 +68,7 @@ class ConfigSynonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigEntry:
     """One described setting. `synonyms` are in order of precedence; the first supplied the value."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kraftpy.config.broker import BrokerConfig
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
 from kraftpy.config.settings import ConfigError, Setting, Value, check_length, nearest, parse_table, shortened
+from kraftpy.frozen import frozen
 
 GROUP_SETTINGS: dict[str, Setting] = parse_table(GROUP_TABLE)
 
@@ -38,7 +38,7 @@ def _default(name: str) -> Any:
     return GROUP_SETTINGS[name].default_value()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupSettings:
     """Every group setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults."""
 

@@ -18,7 +18,7 @@ Left out: stores in the formats JKS and PKCS#12, which are refused with the comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +28,7 @@ from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.config.token_sources import URL as TOKEN_URL
 from kraftpy.config.token_sources import TokenSource, token_source
+from kraftpy.frozen import frozen
 from kraftpy.security.jaas import JaasError, Login, parse_jaas
 from kraftpy.security.json_web_tokens import TokenRules
 from kraftpy.security.kerberos_names import KerberosRules, parse_kerberos_rules
@@ -62,7 +63,7 @@ _CONVERT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Store:
     """Keys or certificates: PEM texts from the settings, or the path of a PEM file. `repr` shows no secrets."""
 
@@ -71,7 +72,7 @@ class Store:
     key: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TlsSettings:
     """The TLS settings of one listener, as a server and as a client of other brokers' listeners of that name."""
 
@@ -94,7 +95,7 @@ class TlsSettings:
     """True if a renewed certificate may lack alternative names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OauthbearerSettings:
     """The tokens that OAUTHBEARER accepts on one listener, and the source of their keys."""
 
@@ -108,7 +109,7 @@ class OauthbearerSettings:
     backoff_max_ms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GssapiSettings:
     """The keys of a Kerberos service, and the rules for the short names of its clients."""
 
@@ -119,7 +120,7 @@ class GssapiSettings:
     rules: KerberosRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SaslSettings:
     """The SASL settings of one listener. Mappings are by mechanism."""
 
@@ -138,7 +139,7 @@ class SaslSettings:
     gssapi: GssapiSettings | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ListenerSecurity:
     """The security of one listener. `tls` is None if it has no TLS, and `sasl` if it has no SASL."""
 

@@ -110,7 +110,9 @@ def _why_tokens_prove_little(security: ListenerSecurity) -> str | None:
 
 def _why_metrics_are_exposed(config: BrokerConfig) -> str | None:
     """Return a warning if other machines can read the metrics, or the passwords of monitors, else None."""
-    from kraftpy.config.security import metrics_tls
+    if config.kraftpy_metrics_listener is None:
+        return None
+    from kraftpy.config.security import metrics_tls  # here: most brokers do not need it
 
     tls = metrics_tls(config)
     return why_metrics_are_exposed(

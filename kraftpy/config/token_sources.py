@@ -15,11 +15,12 @@ Left out: classes other than Kafka's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kraftpy.config.settings import ConfigError
+from kraftpy.frozen import frozen
 
 URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
@@ -36,7 +37,7 @@ _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Assertion:
     """A ready assertion in a file, or a private key and the claims of assertions. `repr` shows no secrets."""
 
@@ -59,7 +60,7 @@ class Assertion:
         return tuple(filter(None, (self.file, self.key_file, self.template_file)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokenSource:
     """A token endpoint with the credentials to show there, or a file with a token. `repr` shows no secrets."""
 

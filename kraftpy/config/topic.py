@@ -9,7 +9,6 @@ version, or under other broker settings, are read through `usable_topic_override
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.config.settings import (
@@ -22,6 +21,7 @@ from kraftpy.config.settings import (
     shortened,
 )
 from kraftpy.config.topic_settings import SYNONYMS, TOPIC_TABLE
+from kraftpy.frozen import frozen
 
 if TYPE_CHECKING:
     from kraftpy.config.broker import BrokerConfig
@@ -41,7 +41,7 @@ def _default(name: str) -> Any:
     return frozenset(value) if name in _SETS and isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicConfig:
     """Every topic setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
@@ -32,7 +33,7 @@ Answers = Sequence[tuple[Request, GroupResponse]]
 """The responses to send when the records are durable, by request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreAssignment:
     """The leader's assignment for this generation. Once it is durable, the group is Stable."""
 
@@ -41,7 +42,7 @@ class StoreAssignment:
     assignments: dict[str, bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreStaticMember:
     """A static member that returned under a new id in a Stable group; `leader_id` is the leader before that."""
 
@@ -51,14 +52,14 @@ class StoreStaticMember:
     leader_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreEmpty:
     """The last member left. No request waits for this: if it fails, a reload finds the old members and expires them."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreOffsets:
     """Committed offsets, and the response that acknowledges them."""
 
@@ -68,7 +69,7 @@ class StoreOffsets:
     response: OffsetCommitResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreTransactionalOffsets:
     """Offsets committed in a transaction of this producer, and the response that acknowledges them."""
 
@@ -80,7 +81,7 @@ class StoreTransactionalOffsets:
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeleteOffsets:
     """Tombstones of offsets that a client deleted, and the response that acknowledges it."""
 
@@ -89,14 +90,14 @@ class DeleteOffsets:
     response: OffsetDeleteResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExpireOffsets:
     """Tombstones of expired offsets. No request waits for them."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeleteDoomedOffsets:
     """Tombstones of some offsets of a group that is being deleted, as `first_group_id` and perhaps others are."""
 
@@ -104,7 +105,7 @@ class DeleteDoomedOffsets:
     first_group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeleteGroupRecords:
     """Tombstones of whole groups. `request_id` is None if they were removed because nothing was left in them."""
 
@@ -113,7 +114,7 @@ class DeleteGroupRecords:
     response: DeleteGroupsResponse | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreConsumerGroup:
     """Changes that members made to a consumer group, and the responses to their requests.
 
@@ -129,7 +130,7 @@ class StoreConsumerGroup:
     replaces: ClassicGroup | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreShareGroup:
     """Changes that members made to a share group, with their responses, or one half of an administrator's request.
 
@@ -145,7 +146,7 @@ class StoreShareGroup:
     change: Initialization | Deletion | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreStreamsGroup:
     """Changes that members made to a streams group, and the responses to their requests.
 

@@ -7,9 +7,9 @@ own timeout).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kraftpy.config.group import GroupSettings
+from kraftpy.frozen import frozen
 
 INT32_MAX = 2**31 - 1
 
@@ -17,7 +17,7 @@ Settings = Callable[[str], GroupSettings]
 """Looks up the current settings of a single group by its id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupConfig:
     """The settings of a `GroupCoordinator`. Defaults are Kafka's, except that nothing delays a classic group's first
     generation, or new assignments."""

@@ -12,9 +12,10 @@ A request about several groups (DescribeGroups, DeleteGroups, OffsetFetch from v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
 from kraftpy.groups.streams.topology import InternalTopic
@@ -109,7 +110,7 @@ class TopicRights(Protocol):
         """Return whether the member may create the topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """A client's request about this partition's groups. `request_id` is chosen by the shell and unique."""
 
@@ -124,7 +125,7 @@ class Request:
     """The sender's rights to topics; None if they are unlimited."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Appended:
     """The append with this token is durable (NONE), or known not to be in the log (any other code)."""
 
@@ -132,7 +133,7 @@ class Appended:
     error_code: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicsDeleted:
     """These topics were deleted from the cluster. Offsets committed for them, and share state, must go too."""
 
@@ -140,7 +141,7 @@ class TopicsDeleted:
     topic_ids: tuple[TopicId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransactionEnded:
     """The marker of this producer's transaction is durable in the partition, after everything it committed there."""
 
@@ -148,7 +149,7 @@ class TransactionEnded:
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StateChanged:
     """The share coordinators have processed the `ChangeState` with this token. `failed` lists what was not done."""
 
@@ -156,7 +157,7 @@ class StateChanged:
     failed: Mapping[TopicIdPartition, ErrorCode] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Computed:
     """The function of the `Compute` with this token has returned `result`, or raised `error`."""
 
@@ -166,7 +167,7 @@ class Computed:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tick:
     """Time has passed, at least up to `next_deadline`."""
 
@@ -174,7 +175,7 @@ class Tick:
 Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | Computed | Tick
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reply:
     """Send the response to a request."""
 
@@ -182,7 +183,7 @@ class Reply:
     response: GroupResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Append:
     """Write these records to this coordinator's partition as one batch, acks=all; then report `Appended(token)`.
 
@@ -195,7 +196,7 @@ class Append:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Note:
     """A line for operators in the broker's log."""
 
@@ -203,7 +204,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Survived:
     """An unexpected error cost one request or one timer, and nothing else.
 
@@ -215,7 +216,7 @@ class Survived:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Initialization:
     """Ask share coordinators to initialize these partitions; a start offset of -1 is determined on first read."""
 
@@ -223,14 +224,14 @@ class Initialization:
     start_offsets: Mapping[TopicIdPartition, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deletion:
     """Ask share coordinators to delete the state of these partitions."""
 
     partitions: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChangeState:
     """Ask the share coordinators of a share group's partitions, then report `StateChanged(token)`."""
 
@@ -239,7 +240,7 @@ class ChangeState:
     change: Initialization | Deletion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CreateInternalTopics:
     """Create these internal topics of a streams group. Repeated until they exist."""
 
@@ -247,7 +248,7 @@ class CreateInternalTopics:
     topics: tuple[InternalTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Compute:
     """Call the function in a thread, then report `Computed(token)`. The group waits for it."""
 

@@ -17,8 +17,8 @@ Left out: tagged fields, which are skipped.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.types import TopicPartition
@@ -33,7 +33,7 @@ FIRST_FLEXIBLE_VERSION = 4
 NO_TIMESTAMP = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OffsetCommitKey:
     """Identifies a group's offset in one partition."""
 
@@ -47,14 +47,14 @@ class OffsetCommitKey:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupMetadataKey:
     """Identifies a classic group."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OffsetCommitValue:
     """A committed offset: the position from which the group resumes. Timestamps are wall-clock milliseconds."""
 
@@ -65,7 +65,7 @@ class OffsetCommitValue:
     expire_timestamp: int = NO_TIMESTAMP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemberMetadata:
     """One member of a stored generation: its metadata for the chosen protocol and its assignment, both opaque."""
 
@@ -79,7 +79,7 @@ class MemberMetadata:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupMetadataValue:
     """A group's generation as stored. `protocol` and `leader` are None if the group is empty."""
 

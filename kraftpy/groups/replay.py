@@ -7,9 +7,9 @@ deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.consumer import records as consumer_records
 from kraftpy.groups.consumer.group import ConsumerGroup
@@ -58,7 +58,7 @@ class _Replayed(NamedTuple):
 _NONE_IS_GONE = _Replayed(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Kind(Generic[K, V, G]):
     """How to parse the records of one kind of group, and the class of group they describe."""
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.group import ConsumerGroup
@@ -53,7 +53,7 @@ _Offsets = dict[TopicPartition, tuple[int, OffsetCommitValue]]
 """Offsets of one transaction in one group, each with its place in the order of the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Ended:
     """The offsets that an ended transaction commits or drops in one group."""
 

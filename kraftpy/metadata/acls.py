@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kraftpy.metadata.frozen import frozen
+from kraftpy.frozen import frozen
 from kraftpy.security.acls import AclBinding, AclFilter, AclIndex
 from kraftpy.types import Millis
 

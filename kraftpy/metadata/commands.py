@@ -27,11 +27,11 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.delegation_tokens import CreateDelegationToken, ExpireDelegationToken, RemoveDelegationTokens
-from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 

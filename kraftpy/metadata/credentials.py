@@ -11,7 +11,7 @@ from dataclasses import field
 from operator import attrgetter
 from typing import Final
 
-from kraftpy.metadata.frozen import frozen
+from kraftpy.frozen import frozen
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.security.scram import ScramCredential
 from kraftpy.types import Millis

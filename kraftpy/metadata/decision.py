@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from kraftpy.metadata.frozen import frozen
+from kraftpy.frozen import frozen
 from kraftpy.metadata.image import Partition
 from kraftpy.metadata.records import Record
 from kraftpy.metadata.submissions import SubmissionId

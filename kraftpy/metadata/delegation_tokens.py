@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Final
 
-from kraftpy.metadata.frozen import frozen
+from kraftpy.frozen import frozen
 from kraftpy.security.delegation_tokens import has_expired
 from kraftpy.types import Millis
 

@@ -27,9 +27,9 @@ removal of replicas each start a new leader epoch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from kraftpy.config.settings import whole_number
+from kraftpy.frozen import frozen
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Broker, Image, Partition, Topic
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged
 from kraftpy.types import BrokerId, LeaderEpoch
@@ -99,7 +99,7 @@ class Rules:
         return configs.get(name) or self._cluster.get(name) or self._defaults.get(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartitionUpdate:
     """A requested change to a partition. None leaves a field as it is."""
 

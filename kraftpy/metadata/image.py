@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import assert_never
 
 from kraftpy.config.settings import whole_number
+from kraftpy.frozen import frozen
 from kraftpy.metadata.acls import AclChanged, Acls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
@@ -68,7 +69,7 @@ _CONFIG_OVERHEAD_BYTES = 128
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Broker:
     """A registered broker. Its epoch grows with each registration; a fenced one leads nothing."""
 
@@ -105,7 +106,7 @@ class Broker:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Partition:
     """One partition's replicas, ISR and leader. The first replica is the preferred leader.
 
@@ -166,7 +167,7 @@ class Topic:
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _SavedTopic:
     name: str
     topic_id: TopicId
@@ -174,7 +175,7 @@ class _SavedTopic:
     partitions: tuple[Partition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _SavedConfig:
     resource_type: ConfigResourceType
     resource_name: str
@@ -182,13 +183,13 @@ class _SavedConfig:
     value: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _SavedFeature:
     name: str
     level: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Saved:
     """The snapshot form of the image."""
 

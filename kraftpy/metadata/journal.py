@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.codec import CodecError, pack, unpack
 from kraftpy.ports import Directory, File
 
@@ -61,7 +62,7 @@ class CorruptJournalError(JournalError):
     """The disk does not hold what was written, so its contents must not be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Entry:
     """One command at its index in the log."""
 
@@ -70,7 +71,7 @@ class Entry:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Snapshot:
     """The state after every entry up to and including `index`."""
 

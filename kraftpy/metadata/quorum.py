@@ -46,9 +46,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata import quorum_messages as messages
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Entry, Journal, Loaded, Snapshot
@@ -65,7 +65,7 @@ SNAPSHOT_AFTER_BYTES = 20 << 20
 MAX_UNCOMMITTED_BYTES = 2 * MAX_ENTRY_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class VoterProgress:
     """A node's progress as the leader knows it. Times are by the caller's clock; -1 means never."""
 

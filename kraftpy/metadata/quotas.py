@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kraftpy.metadata.frozen import frozen
+from kraftpy.frozen import frozen
 from kraftpy.quotas.entities import EntityPart, QuotaEntity
 from kraftpy.quotas.limits import Limits, order
 from kraftpy.types import Millis

@@ -6,11 +6,11 @@ reads them to learn what changed (which logs to open, which settings to apply ag
 
 from __future__ import annotations
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.acls import AclChanged
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
 from kraftpy.metadata.delegation_tokens import DelegationTokenChanged, DelegationTokenRemoved
-from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import ClientQuotaChanged
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, BalanceLeaders, ChangeBroker, Command
 from kraftpy.metadata.image import Broker, Image
 from kraftpy.metadata.partitions import is_balanced
@@ -44,7 +45,7 @@ RETRY_MS = 1_000
 FIRST_CONTACT_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HeartbeatReply:
     """The controller's reply to a broker's heartbeat (KIP-631)."""
 

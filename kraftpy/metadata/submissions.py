@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.codec import CodecError, pack, unpack
 from kraftpy.metadata.commands import Command, encode_command
-from kraftpy.metadata.frozen import frozen
 
 WINDOW = 1_024
 NONCES_PER_NODE = 4
 """Number of starts of a node that are remembered: the last submissions of earlier ones may still be in flight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SavedSubmissions:
     """One process's applied submissions, as a snapshot holds them."""
 

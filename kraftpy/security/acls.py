@@ -11,11 +11,11 @@ Hosts are compared as addresses, not as text: "::ffff:10.0.0.1" is 10.0.0.1, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Final
 
+from kraftpy.frozen import frozen
 from kraftpy.security.principal import USER, Principal, parse_principal
 
 WILDCARD: Final = "*"
@@ -118,7 +118,7 @@ def operation_bits(operations: Iterable[Operation]) -> int:
     return sum(1 << operation for operation in operations)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AclBinding:
     """One rule: a principal may, or may not, perform an operation on the resources that a pattern covers.
 
@@ -140,7 +140,7 @@ class AclBinding:
         return self.name in (name, WILDCARD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AclFilter:
     """Selects bindings. None and ANY select all; MATCH selects the patterns that cover the name."""
 

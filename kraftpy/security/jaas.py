@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from kraftpy.frozen import frozen
 
 MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
@@ -36,7 +38,7 @@ class JaasError(ValueError):
     """A login module cannot be used. The message is one line, and shows no option's value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Login:
     """A parsed login module."""
 

@@ -18,9 +18,9 @@ import math
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from kraftpy.frozen import frozen
 from kraftpy.security.failures import InvalidCredentials
 
 ALGORITHMS: Final = (
@@ -52,7 +52,7 @@ class Verified(NamedTuple):
     lifetime_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokenRules:
     """The demands of a listener on tokens."""
 

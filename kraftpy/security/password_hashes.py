@@ -15,8 +15,10 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from kraftpy.frozen import frozen
 
 SALT_BYTES: Final = 16
 """The number of random bytes in a new salt."""
@@ -31,7 +33,7 @@ _KEY_BYTES: Final = 32
 _HASH = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,3}),p=(\d{1,3})\$([A-Za-z0-9+/]{11,86})\$([A-Za-z0-9+/]{22,86})\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PasswordHash:
     """A password's hash. `repr` shows no secrets."""
 

@@ -21,9 +21,10 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from kraftpy.frozen import frozen
 from kraftpy.security.failures import AuthenticationFailed, InvalidCredentials
 
 LEAST_ITERATIONS: Final = 4096
@@ -61,7 +62,7 @@ MECHANISMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScramCredential:
     """A password as the server stores it: the password cannot be computed from it. `repr` shows no secrets."""
 

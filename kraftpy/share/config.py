@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kraftpy.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareCoordinatorConfig:
     """Kafka's `share.coordinator.*`, without the prefix."""
 
@@ -15,7 +15,7 @@ class ShareCoordinatorConfig:
     """Memory for share-partition state that all coordinators of a broker share; beyond it, new ones are refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SharePartitionConfig:
     """The settings of one group: its own overrides, or the broker's `group.share.*`."""
 

@@ -27,9 +27,10 @@ Read: KIP-932 (durable share-partition state), KIP-1226 (`delivery_complete_coun
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, assert_never
 
+from kraftpy.frozen import frozen
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.batches import MAX_INT32, MAX_OFFSET, StateBatch, advance, combine, count_done, merge
@@ -78,7 +79,7 @@ LOOKED_AT_ONCE: Final = 10_000
 _SOON_MS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareState:
     """The durable state of one share partition, and the offset of its last snapshot in the log."""
 
@@ -95,7 +96,7 @@ class ShareState:
     """The number of updates since the snapshot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StateChange:
     """The changes that an update makes to a share partition."""
 
@@ -113,7 +114,7 @@ class _Said(NamedTuple):
     said: ShareState | StateChange | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _InFlight:
     """A record on its way to the log, and the request to answer once it is durable."""
 

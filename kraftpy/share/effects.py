@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from kraftpy.frozen import frozen
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.batches import StateBatch
 from kraftpy.share.in_flight import GivenUp
@@ -31,7 +31,7 @@ class Acquired(NamedTuple):
         return self.last_offset - self.first_offset + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Write:
     """Write this to the coordinator, then report the outcome by `written`."""
 
@@ -40,7 +40,7 @@ class Write:
     batches: tuple[StateBatch, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reply:
     """Answer this acknowledgement."""
 
@@ -49,12 +49,12 @@ class Reply:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Available:
     """Records may be available now: waiting fetches should look again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeadLetters:
     """Write these records to the group's dead letter queue, then report by `dead_letters_written`."""
 

@@ -7,8 +7,7 @@ requests about several.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kraftpy.frozen import frozen
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.batches import StateBatch
 from kraftpy.share.records import Record, ShareKey
@@ -19,7 +18,7 @@ NO_OFFSET = -1
 NO_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Initialize:
     """The group coordinator initializes a share partition, or starts over in a higher state epoch."""
 
@@ -28,7 +27,7 @@ class Initialize:
     start_offset: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Read:
     """The leader of this epoch reads the full state; from then on leaders of lower epochs are fenced."""
 
@@ -36,7 +35,7 @@ class Read:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Write:
     """The leader reports what has changed."""
 
@@ -48,14 +47,14 @@ class Write:
     batches: tuple[StateBatch, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Delete:
     """The group coordinator deletes the state of a share partition."""
 
     key: ShareKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadSummary:
     """Read only how far a share partition has come."""
 
@@ -65,7 +64,7 @@ class ReadSummary:
 Command = Initialize | Read | Write | Delete | ReadSummary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """A command to decide, with the id to answer under."""
 
@@ -73,7 +72,7 @@ class Request:
     command: Command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Appended:
     """The append with that token is durable at this offset (NONE), or certainly not in the log (any other code)."""
 
@@ -82,14 +81,14 @@ class Appended:
     error_code: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicsDeleted:
     """These topics were deleted, and with them their share partitions."""
 
     topic_ids: frozenset[TopicId]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tick:
     """Time has passed, at least up to `next_deadline`."""
 
@@ -97,7 +96,7 @@ class Tick:
 Event = Request | Appended | TopicsDeleted | Tick
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Result:
     """The result of a request; fields it did not ask about keep their defaults."""
 
@@ -110,7 +109,7 @@ class Result:
     batches: tuple[StateBatch, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reply:
     """Answer this request."""
 
@@ -118,7 +117,7 @@ class Reply:
     result: Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Append:
     """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`."""
 
@@ -126,7 +125,7 @@ class Append:
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Survived:
     """An unexpected error cost one request, or one piece of due work for one share partition, and nothing else.
 

@@ -5,10 +5,10 @@ Left out: `transaction.state.log.*` (the shell creates the partition), `transact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kraftpy.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransactionConfig:
     """The settings a `TransactionCoordinator` needs, with Kafka's defaults."""
 

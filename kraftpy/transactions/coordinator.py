@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
 
+from kraftpy.frozen import frozen
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.transactions import decisions
@@ -62,7 +62,7 @@ LOOKED_AT_ONCE: Final = 10_000
 _SOON_MS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _InFlight:
     """A record on its way to the log, and the reply to send once it is durable. A value of None deletes the id."""
 

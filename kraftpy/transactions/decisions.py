@@ -16,8 +16,7 @@ Read: rules 26 to 30 and 33; KIP-98, KIP-360, KIP-588, KIP-890.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kraftpy.frozen import frozen
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.transactions.events import AddPartitions, EndTransaction, InitProducerId, Result, VerifyPartitions
 from kraftpy.transactions.transaction import (
@@ -35,7 +34,7 @@ from kraftpy.transactions.transaction import (
 from kraftpy.types import Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decision:
     """The next record, if any, and the answer to give once it is durable."""
 

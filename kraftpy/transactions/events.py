@@ -10,15 +10,14 @@ Requests use this package's own words; the shell translates each version of an A
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kraftpy.frozen import frozen
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.transactions.records import Record, transaction_record
 from kraftpy.transactions.transaction import TransactionValue
 from kraftpy.types import TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InitProducerId:
     """Take over a transactional id or, if the producer names the id and epoch it had, recover it (KIP-360)."""
 
@@ -28,7 +27,7 @@ class InitProducerId:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddPartitions:
     """Add partitions to the transaction. `client_version` is the producer's version of transactions."""
 
@@ -39,7 +38,7 @@ class AddPartitions:
     client_version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class VerifyPartitions:
     """Ask if partitions are part of the transaction (KIP-890)."""
 
@@ -49,7 +48,7 @@ class VerifyPartitions:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndTransaction:
     """Commit or abort the transaction."""
 
@@ -63,7 +62,7 @@ class EndTransaction:
 Command = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """A client's or a leader's request. `fresh_producer_id`: unused, -1 unless `needs_producer_id` asked for one."""
 
@@ -72,7 +71,7 @@ class Request:
     fresh_producer_id: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Appended:
     """The append with that token is durable (NONE), or certainly not in the log (any other code)."""
 
@@ -80,7 +79,7 @@ class Appended:
     error_code: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MarkersWritten:
     """These partitions durably have the marker of that producer and epoch, or no longer exist."""
 
@@ -90,7 +89,7 @@ class MarkersWritten:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tick:
     """Time has passed, at least up to `next_deadline`."""
 
@@ -98,7 +97,7 @@ class Tick:
 Event = Request | Appended | MarkersWritten | Tick
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Result:
     """The result of a request. `missing`: the partitions it named that are not part of the transaction."""
 
@@ -108,7 +107,7 @@ class Result:
     missing: frozenset[TopicPartition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reply:
     """Answer this request."""
 
@@ -116,7 +115,7 @@ class Reply:
     result: Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Append:
     """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`.
 
@@ -138,7 +137,7 @@ class Append:
         return 0 if self.value is None else len(self.value.partitions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WriteMarkers:
     """Have the leaders of these partitions write the transaction's outcome, and retry until they have."""
 
@@ -150,7 +149,7 @@ class WriteMarkers:
     client_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Note:
     """A line for the operator in the broker's log."""
 
@@ -158,7 +157,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Survived:
     """An unexpected error cost one request, or one piece of due work for one transactional id, and nothing else.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
+from kraftpy.frozen import frozen
 from kraftpy.types import TopicPartition
 
 NO_PRODUCER_ID: Final = -1
@@ -53,7 +54,7 @@ PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 AT_REST: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransactionValue:
     """The durable state of a transactional id. Timestamps are wall-clock milliseconds, -1 for none."""
 

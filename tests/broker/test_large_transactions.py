@@ -55,7 +55,7 @@ class Work:
     def watch(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count what the sender of markers does; each leader writes them at once."""
         self._image = broker.image
-        monkeypatch.setattr(broker.markers, "_image", lambda: self)
+        monkeypatch.setattr(broker.coordination.markers, "_image", lambda: self)
         monkeypatch.setattr(broker.marker_writer, "write", self._write)
 
     def topic(self, name: str) -> Any:

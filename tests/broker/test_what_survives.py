@@ -53,7 +53,7 @@ async def test_flush_ms_keeps_what_is_older_than_that(tmp_path: Path) -> None:
         node = cluster.nodes[1]
         incidents = node.tasks.incidents
         looking = Maintenance(
-            node.config, node.clock, node.replica_manager, (node.coordinators,), lambda: [], incidents
+            node.config, node.clock, node.replica_manager, lambda _partition: None, lambda: [], incidents
         ).flushes()
         flushing = asyncio.get_running_loop().create_task(looking)
         sent = await acknowledged(cluster, 3, acks=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kraftpy.metadata import frozen, placement
+from kraftpy.metadata import placement
 from kraftpy.metadata.commands import CreateTopics, NewTopic
 from kraftpy.metadata.controller import MetadataStateMachine, decide
-from kraftpy.metadata.records import BrokerRegistered, PartitionCreated
+from kraftpy.metadata.records import BrokerRegistered
 from kraftpy.types import BrokerId, Millis, TopicId
 
 PARTITIONS = 5_000
@@ -49,24 +49,3 @@ def test_replicas_are_chosen_once_for_partitions_that_are_placed_alike(monkeypat
     assert len({id(each) for each in made.partitions}) == BROKERS * (BROKERS - 1)
     assert len({each.replicas for each in made.partitions}) == BROKERS * (BROKERS - 1)
     assert {each.leader for each in made.partitions} == {0, 1, 2}
-
-
-def test_a_class_of_many_objects_gets_an_initializer_of_its_own() -> None:
-    @frozen.frozen
-    class Example:
-        name: str
-        number: int = 7
-
-    first = Example(name="a")
-    assert Example.__init__ is frozen._init
-    for _ in range(frozen.COMPILED_AFTER):
-        last = Example(name="a")
-    assert Example.__init__ is not frozen._init
-    assert (last.name, last.number) == ("a", 7)
-    assert last == first
-    assert Example(name="b", number=1).number == 1
-    with pytest.raises(TypeError):
-        Example()  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        Example(name="a", other=1)  # type: ignore[call-arg]
-    assert PartitionCreated.__dataclass_fields__  # the records of partitions are such classes

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.groups.coordinators import Coordinators
-from kraftpy.broker.metadata.config_changes import ConfigRoom
-from kraftpy.broker.metadata.log import MetadataLog
-from kraftpy.broker.replication.fetch_sessions import FetchSessions
-from kraftpy.broker.replication.replicas import Replicas
-from kraftpy.broker.share.coordinator_client import ShareStates
-from kraftpy.broker.transactions.coordinators import TransactionCoordinators
-from kraftpy.types import BrokerId
+if TYPE_CHECKING:
+    from kraftpy.broker.broker_proof import BrokerProof
+    from kraftpy.broker.groups.coordinators import Coordinators
+    from kraftpy.broker.metadata.config_changes import ConfigRoom
+    from kraftpy.broker.metadata.log import MetadataLog
+    from kraftpy.broker.replication.fetch_sessions import FetchSessions
+    from kraftpy.broker.replication.replicas import Replicas
+    from kraftpy.broker.share.coordinator_client import ShareStates
+    from kraftpy.broker.transactions.coordinators import TransactionCoordinators
+    from kraftpy.types import BrokerId
 
 
 class HasMetadata(Protocol):

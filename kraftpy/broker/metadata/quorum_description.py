@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.metadata.voter import Voter
+from kraftpy.frozen import frozen
 from kraftpy.ports import Clock
 
 if TYPE_CHECKING:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplicaOfLog:
     """One node's progress in the metadata log. Times are wall-clock milliseconds; -1 if unknown."""
 
@@ -25,7 +25,7 @@ class ReplicaOfLog:
     """The id of its metadata directory, if the quorum tells disks apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuorumDescription:
     """The content of DescribeQuorum; only the quorum's leader knows all of it."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kraftpy.broker.handlers.services import HasCoordinators, HasTransactions
+
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
     from kraftpy.broker.containment import Complaints, Incidents, Tasks
-    from kraftpy.broker.groups.coordinators import Coordinators
     from kraftpy.broker.metadata.lifecycle import Lifecycle
     from kraftpy.broker.metadata.log import MetadataLog
     from kraftpy.broker.metadata.transport import Links
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kraftpy.broker.share.partitions import SharePartitions
     from kraftpy.broker.share.sessions import ShareSessions
     from kraftpy.broker.storage.directories import LogDirectories
-    from kraftpy.broker.transactions.coordinators import TransactionCoordinators
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
     from kraftpy.metrics.registry import NodeMetrics
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kraftpy.types import BrokerId
 
 
-class Node(Protocol):
+class Node(HasCoordinators, HasTransactions, Protocol):
     """A broker, a controller, or both."""
 
     lifecycle: Lifecycle
@@ -46,14 +46,18 @@ class Node(Protocol):
     replicas: Replicas
     fetch_sessions: FetchSessions
     share_sessions: ShareSessions
-    share_partitions: SharePartitions
-    share_coordinators: ShareCoordinators
-    coordinators: Coordinators
-    transactions: TransactionCoordinators
     client_quotas: ClientQuotaManager
     request_memory: RequestMemory
     peers: Peers
     links: Links | None
+
+    @property
+    def share_coordinators(self) -> ShareCoordinators:
+        """The share coordinators on this node."""
+
+    @property
+    def share_partitions(self) -> SharePartitions:
+        """The partitions led here that share groups read."""
 
     @property
     def config(self) -> BrokerConfig:

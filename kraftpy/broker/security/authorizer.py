@@ -18,14 +18,13 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.rights import ALL_RIGHTS, Rights
 from kraftpy.broker.security.audit import NAME
 from kraftpy.broker.waiting import Watch, wake_in_slices
 from kraftpy.config import BrokerConfig
-from kraftpy.groups.events import TopicRights
 from kraftpy.metadata.acls import AclChanged, Acls
 from kraftpy.metadata.records import Record
 from kraftpy.protocol.errors import shortened
@@ -41,6 +40,9 @@ from kraftpy.security.acls import (
     parse_super_users,
 )
 from kraftpy.security.principal import Principal
+
+if TYPE_CHECKING:
+    from kraftpy.groups.events import TopicRights
 
 audit = logging.getLogger(NAME)
 

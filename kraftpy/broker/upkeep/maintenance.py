@@ -13,7 +13,6 @@ from typing import Any
 
 from kraftpy.broker.connection import Connection
 from kraftpy.broker.containment import Incidents
-from kraftpy.broker.coordinator_shards import Shards
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.upkeep.cleaner import Cleaner
@@ -22,7 +21,7 @@ from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import BrokerConfig
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
-from kraftpy.types import Millis
+from kraftpy.types import Millis, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +42,16 @@ class Maintenance:
         config: BrokerConfig,
         clock: Clock,
         manager: ReplicaManager,
-        coordinators: Sequence[Shards[Any]],
+        coordinate: Callable[[TopicPartition], None],
         connections: Callable[[], Sequence[Connection]],
         incidents: Incidents,
     ) -> None:
+        """`coordinate` lets a partition of an internal topic have a coordinator if it is led here."""
         self._config = config
         self._clock = clock
         self._manager = manager
         self._replicas = manager.replicas
-        self._coordinators = coordinators
+        self._coordinate = coordinate
         self._connections = connections
         self._incidents = incidents
         self._complaints = incidents.complaints
@@ -157,10 +157,8 @@ class Maintenance:
         return True
 
     async def _bring_online(self) -> None:
-        for topic, partition in await self._manager.retry_offline():
-            for shards in self._coordinators:
-                if topic == shards.topic:
-                    shards.follow_leadership(partition)
+        for partition in await self._manager.retry_offline():
+            self._coordinate(partition)
 
     async def checkpoints(self) -> None:
         """Write down how far each log is durable, so that a start after a crash scans no more than it must."""

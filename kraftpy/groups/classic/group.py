@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.memory import MEMBER_BYTES
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata
 from kraftpy.groups.subscription import topics_of_all
@@ -53,7 +54,7 @@ FOLLOWS: dict[State, frozenset[State]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Waiting:
     """A JoinGroup or SyncGroup that will be answered later."""
 

@@ -15,8 +15,8 @@ Read: KIP-345, KIP-394, KIP-559 (protocol checks in SyncGroup), KIP-800 (reasons
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.appends import StoreStaticMember
 from kraftpy.groups.classic.group import ClassicGroup, Member, Protocols, State, Waiting
 from kraftpy.groups.classic.rebalance import Rebalance, join_answer, join_error, sync_answer
@@ -39,7 +39,7 @@ _MAX_NAME_IN_ID = 1_000
 """Far longer than names of clients and instances usually are: the id must fit in records and answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Joining:
     """A normalized JoinGroup request: fields missing in older versions are filled in."""
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.types import TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Subscriber:
     """A member as an assignor sees it: the existing topics it subscribes to, and its previous target."""
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment import (
     NOTHING,
     Assignment,
@@ -108,7 +109,7 @@ ConsumerKey = GroupKey | MemberKey | TargetMetadataKey | TargetMemberKey | Curre
 # ---- values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupValue:
     """The group's epoch, and a hash of its subscribed topics at that time."""
 
@@ -116,7 +117,7 @@ class GroupValue:
     metadata_hash: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClassicMember:
     """A member's JoinGroup: its session timeout, and its protocols with their metadata, the chosen one first."""
 
@@ -129,7 +130,7 @@ class ClassicMember:
         return self.protocols[0][0] if self.protocols else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemberValue:
     """A member's metadata. Topic names are sorted. `classic` is set if it speaks the classic protocol."""
 
@@ -144,7 +145,7 @@ class MemberValue:
     classic: ClassicMember | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TargetMetadataValue:
     """The group epoch for which the targets were computed, and when that was."""
 
@@ -152,14 +153,14 @@ class TargetMetadataValue:
     assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TargetMemberValue:
     """The partitions a member should have."""
 
     partitions: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CurrentValue:
     """The last assignment sent to a member: its epoch, what it may read, and what it has yet to revoke."""
 
@@ -170,7 +171,7 @@ class CurrentValue:
     pending_revocation: Assignment = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegexValue:
     """The topics that a regular expression matched, sorted, and when (wall clock)."""
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.types import TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareSubscriber:
     """A member as the assignor sees it: the existing topics it subscribes to, and its previous target."""
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.assignment import (
     NOTHING,
@@ -107,7 +108,7 @@ ShareKey = (
 # ---- values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareMemberValue:
     """A member's metadata. Topic names are sorted."""
 
@@ -117,7 +118,7 @@ class ShareMemberValue:
     subscribed_topic_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareGroupValue:
     """The group's epoch, and a hash of its subscribed topics at that time."""
 
@@ -125,7 +126,7 @@ class ShareGroupValue:
     metadata_hash: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareTargetMetadataValue:
     """The group epoch for which the targets were computed, and when that was."""
 
@@ -133,14 +134,14 @@ class ShareTargetMetadataValue:
     assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareTargetMemberValue:
     """The partitions a member should have."""
 
     partitions: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareCurrentValue:
     """The last assignment sent to a member: its epoch, and what it reads."""
 
@@ -149,7 +150,7 @@ class ShareCurrentValue:
     assigned: Assignment = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareStateValue:
     """Partitions by topic whose state is being created or exists, and topics whose state is being deleted."""
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.streams.records import NO_TASKS, Task, Tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Worker:
     """A member as the assignor sees it: its process, and its previous target."""
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar, assert_never
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.assignment_interval import NEVER_ASSIGNED, read_assigned_at, write_assigned_at
 from kraftpy.groups.records import Record, RecordReader
 from kraftpy.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
@@ -49,7 +50,7 @@ TaskSet = frozenset[Task]
 """Tasks of any subtopologies. Sort before iterating."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tasks:
     """Tasks in each role: active, standby (ready to take over), and warm-up (being prepared for a move)."""
 
@@ -162,7 +163,7 @@ StreamsKey = (
 # ---- values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamsGroupValue:
     """The group's epoch, a hash of its topics at that time, and the topology's epoch if it could be run."""
 
@@ -173,7 +174,7 @@ class StreamsGroupValue:
     """The settings by which tasks are assigned in this epoch; none if an older version wrote the record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamsMemberValue:
     """A member's metadata."""
 
@@ -188,7 +189,7 @@ class StreamsMemberValue:
     client_tags: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamsTargetMetadataValue:
     """The group epoch for which the targets were computed, and when that was."""
 
@@ -196,14 +197,14 @@ class StreamsTargetMetadataValue:
     assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamsTargetValue:
     """The tasks a member should have."""
 
     tasks: Tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamsCurrentValue:
     """The last assignment sent to a member: its epoch, its tasks, and what it has yet to give up."""
 

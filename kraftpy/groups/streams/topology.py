@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from operator import attrgetter
 from typing import Final
 
+from kraftpy.frozen import frozen
 from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
@@ -39,7 +40,7 @@ MOST_TASKS: Final = 100_000
 """The most tasks of a topology. If only one subtopology reads its topics, it has no more tasks than partitions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InternalTopic:
     """A repartition topic or changelog; 0 partitions or replicas mean that the number is not specified."""
 
@@ -49,7 +50,7 @@ class InternalTopic:
     configs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CopartitionGroup:
     """Sources with equal numbers of partitions, by their positions in the lists of their subtopology."""
 
@@ -58,7 +59,7 @@ class CopartitionGroup:
     repartition_source_topics: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Subtopology:
     """A part of the topology that runs as tasks."""
 
@@ -76,7 +77,7 @@ class Subtopology:
         return bool(self.state_changelog_topics)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Topology:
     """A whole topology, with its epoch."""
 
@@ -179,7 +180,7 @@ def _problem_of_sources(topology: Topology) -> str | None:
     return f"{failed}. There may be loops in the topology that cannot be resolved." if pending else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Configured:
     """A topology with the existing topics: its tasks if it can be run, else a status that says why not."""
 

@@ -7,9 +7,9 @@ clock as well (`NOW_S`) while an input is processed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from kraftpy.frozen import frozen
 from kraftpy.metadata.journal import Snapshot
 from kraftpy.metadata.raft.library import RaftLibrary, Role
 from kraftpy.metadata.raft.log import RaftLog
@@ -55,7 +55,7 @@ class Message(NamedTuple):
     after_sync: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RaftSettings:
     """Timeouts and sizes of one server."""
 

@@ -1,12 +1,14 @@
-"""A frozen dataclass decorator that is cheap to apply, for commands, records and decisions.
+"""A frozen dataclass decorator that is cheap to apply.
 
-There are dozens of these classes, and every start of a broker imports them all.
+A broker has hundreds of such classes, for settings, commands, records, decisions, events and effects, and each start
+makes all of those that it imports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass
+from operator import attrgetter
 from typing import Any, Final, TypeVar, dataclass_transform
 
 _T = TypeVar("_T")
@@ -23,12 +25,20 @@ def frozen(cls: type[_T]) -> type[_T]:
 
     `@dataclass` compiles six methods for each class, which takes half a millisecond. These classes share their methods,
     and are a little slower to create and compare. A class with many instances (such as the partitions of a large topic)
-    gets its own initializer later.
+    gets its own initializer later. Use `@dataclass` for a class with `__post_init__` or an order.
     """
+    if cls.__doc__ is None:
+        cls.__doc__ = cls.__name__  # or `dataclass` would write a signature there, which takes longer than all the rest
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+    names = [name for name, field in made.__dataclass_fields__.items() if field.compare]
+    made._values_of = staticmethod(attrgetter(*names) if names else _no_values)
     for name, method in _FROZEN_METHODS.items():
         setattr(made, name, method)
     return made  # type: ignore[no-any-return]
+
+
+def _no_values(_self: object) -> tuple[()]:
+    return ()
 
 
 def _init(self: Any, **given: Any) -> None:
@@ -66,21 +76,18 @@ def _compiled(cls: Any) -> Callable[..., None]:
         else:
             parameters.append(name)
         body.append(f" _set(self, {name!r}, {value})")
+    keywords = f", *, {', '.join(parameters)}" if parameters else ""
     made: dict[str, Any] = {}
-    exec("\n".join([f"def __init__(self, *, {', '.join(parameters)}):", *body]), names, made)
+    exec("\n".join([f"def __init__(self{keywords}):", *(body or [" pass"])]), names, made)
     return made["__init__"]  # type: ignore[no-any-return]
 
 
-def _values(self: Any) -> tuple[Any, ...]:
-    return tuple([getattr(self, name) for name in self.__dataclass_fields__])
-
-
-def _eq(self: Any, other: object) -> bool:
-    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+def _eq(self: Any, other: Any) -> bool:
+    return self._values_of(self) == self._values_of(other) if type(other) is type(self) else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(self._values_of(self))
 
 
 def _repr(self: Any) -> str:
@@ -93,6 +100,15 @@ def _refuse(self: Any, name: str, value: object = None) -> None:
     raise FrozenInstanceError(f"cannot change {name!r}")
 
 
+def _get_state(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in self.__dataclass_fields__]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for name, value in zip(self.__dataclass_fields__, state, strict=True):
+        object.__setattr__(self, name, value)
+
+
 _FROZEN_METHODS: dict[str, Callable[..., Any]] = {
     "__init__": _init,
     "__eq__": _eq,
@@ -100,4 +116,6 @@ _FROZEN_METHODS: dict[str, Callable[..., Any]] = {
     "__repr__": _repr,
     "__setattr__": _refuse,
     "__delattr__": _refuse,
+    "__getstate__": _get_state,
+    "__setstate__": _set_state,
 }
