@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from machines import Network, missing, wait_until
-from stands import BARE_PYTHON, ENVIRONMENT, PASSWORD, ROOT, USER, Brokers, SparkMachines, pack
 
 from kraftpy.demo.flights import to_event
 from kraftpy.demo.windows import from_silver, from_table, from_topic, same
 from kraftpy.pipeline.project import create
+from tests.spark_cluster.machines import Network, missing, wait_until
+from tests.spark_cluster.stands import BARE_PYTHON, ENVIRONMENT, PASSWORD, ROOT, USER, Brokers, SparkMachines, pack
 
 HERE = Path(__file__).resolve().parent
 KILLS = int(os.environ.get("KRAFTPY_SPARK_KILLS", "50"))
