@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench import machine
 from bench.control_groups import Group, groups
 from bench.load import QUIET
-from bench.pairs import Figures, Runs, in_turn, median, ratio_of
+from bench.pairs import Figures, Runs, median, ratio_of
 from bench.spark_cluster_model import Assumed, Costs, Query, gives_way, rate, slope, times
 from bench.spark_read import VALUE_BYTES, load
 from tests.spark_cluster.machines import Network, missing
@@ -152,13 +152,17 @@ def cluster(under: Path, records: int) -> Iterator[Cluster]:
         shutil.rmtree(directory)
 
 
-def measured(under: Path, pairs: int, records: int) -> Results:
-    """Run everything."""
+def measured(under: Path, pairs: int, records: int) -> Iterator[Results]:
+    """Run everything; yield what there is after each pair, so that a run that is broken off leaves a page."""
+    rates: dict[str, Runs] = {kind: [[], []] for kind in LOADS}
     with cluster(under, records) as some:
         costs = some.run(1, "costs")
-        runs = in_turn(pairs, (2, 1), lambda workers: some.run(workers, "rates"))
-    rates = {load: [[run[load] for run in side] for side in runs] for load in LOADS}
-    return Results(rates, costs["planning"], costs["tasks"], records, os.cpu_count() or 1)
+        for pair in range(pairs):
+            for workers in (2, 1) if pair % 2 == 0 else (1, 2):
+                run = some.run(workers, "rates")
+                for kind, runs in rates.items():
+                    runs[2 - workers].append(run[kind])
+            yield Results(rates, costs["planning"], costs["tasks"], records, os.cpu_count() or 1)
 
 
 def costs_of(results: Results) -> Costs:
@@ -288,8 +292,9 @@ def _enough(costs: Costs, assumed: Assumed, workers: int) -> str:
     )
 
 
-def written(described: Sequence[str], load_before: float, pairs: int, results: Results) -> str:
+def written(described: Sequence[str], load_before: float, results: Results) -> str:
     """Return the whole page."""
+    pairs = len(results.rates["read"][0])
     head = [
         "# Spark's standalone cluster, on one worker and two",
         "",
@@ -324,8 +329,8 @@ def main() -> int:
     if (reason := missing()) is not None:
         parser.error(reason)
     load_before = machine.load_average()
-    results = measured(chosen.directory, chosen.pairs, chosen.records)
-    chosen.output.write_text(written(machine.describe(chosen.directory), load_before, chosen.pairs, results))
+    for results in measured(chosen.directory, chosen.pairs, chosen.records):
+        chosen.output.write_text(written(machine.describe(chosen.directory), load_before, results))
     print(chosen.output.read_text())
     return 0
 

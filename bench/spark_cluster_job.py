@@ -42,7 +42,6 @@ class Job:
             return {"planning": self.planning(), "tasks": self.tasks()}
         found = {"read": self.reading(), "stream": self.streaming()}
         with self.held():
-            _noop(self.source("rows").load())
             return {**found, "held": self.reading()}
 
     def warm(self) -> None:
