@@ -193,20 +193,22 @@ def compared(results: Results) -> list[str]:
     lines = [
         "## One worker and two",
         "",
-        "| load | one: rows/s | two | ratio | busy cores: one | two |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| load | one: rows/s | two | ratio | busy cores: one | two | by others: one | two |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for kind, name in LOADS.items():
         two, one = results.rates[kind]
         lines.append(
             f"| {name} | {median(one, 'per_s'):,.0f} | {median(two, 'per_s'):,.0f} | "
-            f"**{ratio_of(results.rates[kind], 'per_s'):.2f}** | {_busy(one):.2f} | {_busy(two):.2f} |"
+            f"**{ratio_of(results.rates[kind], 'per_s'):.2f}** | {_busy(one):.2f} | {_busy(two):.2f} | "
+            f"{_others(one):.2f} | {_others(two):.2f} |"
         )
     lines += [
         "",
         f"Busy cores are those that brokers, workers and driver used together, of the {results.cores} that there are. "
         "Where two workers use nearly all of them, the ratio says how much one worker had left, not how Spark or the "
-        "brokers grow; the held workers leave some.",
+        "brokers grow; the held workers leave some. Others are Spark's master, the kernel, and all that has nothing "
+        "to do with this bench: the more they used, the less a rate is worth.",
         "",
         "| processor time of a row (us) | workers: one | two | brokers: one | two | driver: one | two |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -263,7 +265,9 @@ def modelled(results: Results) -> list[str]:
         "",
         "Rows a second (millions), and the share of the query that planning takes:",
         "",
-        "| rows of a task | " + " | ".join(f"{workers} workers" for workers in WORKERS) + f" | slowest at {most} |",
+        "| rows of a task | "
+        + " | ".join(f"{workers} worker{'s' * (workers > 1)}" for workers in WORKERS)
+        + f" | slowest at {most} |",
         "|--:|" + "--:|" * len(WORKERS) + "---|",
     ]
     for query in QUERIES:
@@ -314,9 +318,16 @@ def written(described: Sequence[str], load_before: float, results: Results) -> s
 
 def _busy(runs: list[Figures]) -> float:
     """Return the cores that brokers, workers and driver used together."""
-    return statistics.median(
-        sum(run[place] for place in ("brokers", "workers", "driver")) / run["seconds"] for run in runs
-    )
+    return statistics.median(_ours(run) / run["seconds"] for run in runs)
+
+
+def _others(runs: list[Figures]) -> float:
+    """Return the cores that all else used."""
+    return statistics.median(max(0.0, run["machine"] - _ours(run)) / run["seconds"] for run in runs)
+
+
+def _ours(run: Figures) -> float:
+    return float(sum(run[place] for place in ("brokers", "workers", "driver")))
 
 
 def main() -> int:

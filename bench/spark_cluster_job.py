@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -123,10 +124,11 @@ class Job:
         return {"seconds": seconds, "per_s": rows / seconds, **used}
 
     def counts(self) -> Figures:
-        """Return the seconds of processor time of each place until now, and the bytes that the brokers have sent."""
+        """Return the processor seconds of each place and of the whole machine, and the bytes that brokers have sent."""
         found: Figures = {}
         for place, directories in self.work["groups"].items():
             found[place] = sum(map(_used_s, directories))
+        found["machine"] = _machine_s()
         found["sent"] = sum(map(_sent, self.work["broker_pids"]))
         return found
 
@@ -139,6 +141,12 @@ def _used_s(directory: str) -> float:
     """Return the seconds of processor time of a control group."""
     lines = Path(directory, "cpu.stat").read_text().splitlines()
     return int(dict(line.split() for line in lines)["usage_usec"]) / 1e6
+
+
+def _machine_s() -> float:
+    """Return the seconds of processor time of the whole machine, whatever used it."""
+    user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def _sent(pid: int) -> int:
