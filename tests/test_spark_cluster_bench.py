@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 import pytest
+from bench_pages import without_figures
 
-from bench.spark_cluster import LOADS, PARTITIONS, Results, compared, costs_of, modelled
+from bench.spark_cluster import LOADS, PARTITIONS, PARTS, RESULTS, Results, compared, costs_of, modelled, written
 from bench.spark_cluster_model import Assumed, Costs, Query, gives_way, rate, slope, times
 
 COSTS = Costs(
@@ -70,7 +71,7 @@ def test_the_slope_of_points() -> None:
 
 
 def run(seconds: float, **more: float) -> dict[str, float]:
-    return {"seconds": seconds, "per_s": 1_000_000 / seconds, "sent": 120e6, **more}
+    return {"seconds": seconds, "per_s": 1_000_000 / seconds, "sent": 120e6, "machine": 2.0, **more}
 
 
 def results() -> Results:
@@ -93,6 +94,16 @@ def test_costs_of_a_row_are_those_of_one_worker_without_its_tasks() -> None:
 
 def test_the_page_tells_the_ratio_and_what_gives_way() -> None:
     told = "\n".join([*compared(results()), *modelled(results())])
-    assert "| read | 500,000 | 625,000 | **1.25** | 0.88 | 1.17 |" in told
+    assert "| read | 500,000 | 625,000 | **1.25** | 0.88 | 1.17 | 0.12 | 0.08 |" in told
     assert "With long tasks, the brokers' processor gives way first, at 29 workers. For 100 workers not to" in told
     assert "their processor takes 11 such brokers" in told
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    def shape(page: str) -> list[str]:
+        for part in PARTS.values():
+            page = page.replace(part, "a part")
+        return without_figures(page)
+
+    made = written(["time", "processor", "system", "packages"], 0.1, results())
+    assert shape(RESULTS.read_text(encoding="utf-8")) == shape(made)
