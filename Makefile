@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-console bench-spark bench-spark-triggers bench-failover bench-groups bench-instructions bench-kafka bench-metrics bench-paper bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-console bench-spark bench-spark-cluster bench-spark-triggers bench-failover bench-groups bench-instructions bench-kafka bench-metrics bench-paper bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -120,6 +120,9 @@ chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FIL
 
 bench-spark: $(VENV)/.dev  ## reading, streaming and writing with Spark, beside its own ceiling, into bench/SPARK.md
 	$(BIN)/python -m bench.spark
+
+bench-spark-cluster: $(VENV)/.dev  ## Spark's standalone cluster on one worker and two, and a model for 100 (root), into bench/SPARK_CLUSTER.md
+	$(BIN)/python -m bench.spark_cluster
 
 bench-spark-triggers: $(VENV)/.dev  ## the cost of a stream's triggers beside Spark's own Kafka connector's (JDK, Maven), into bench/SPARK_TRIGGERS.md
 	$(BIN)/python -m bench.spark_triggers

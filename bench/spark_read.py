@@ -22,13 +22,21 @@ VALUE_BYTES = 100
 COLUMNS = {"all seven columns": None, "value only": "value binary"}
 
 
-def load(bootstrap: str, topic: str, records: int, *, size: int = VALUE_BYTES, partitions: int = PARTITIONS) -> None:
+def load(
+    bootstrap: str,
+    topic: str,
+    records: int,
+    *,
+    size: int = VALUE_BYTES,
+    partitions: int = PARTITIONS,
+    replicas: int = 1,
+) -> None:
     """Create the topic and fill it with records of `size` bytes. Raises RuntimeError if one is not delivered."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=replicas)])[topic].result(30)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,12 +22,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from machines import Network, missing, wait_until
-from stands import BARE_PYTHON, ENVIRONMENT, PASSWORD, ROOT, USER, Brokers, SparkMachines, pack
 
 from kraftpy.demo.flights import to_event
 from kraftpy.demo.windows import from_silver, from_table, from_topic, same
 from kraftpy.pipeline.project import create
+from tests.spark_cluster.machines import Network, missing, wait_until
+from tests.spark_cluster.stands import BARE_PYTHON, ENVIRONMENT, PASSWORD, ROOT, USER, Brokers, SparkMachines, pack
 
 HERE = Path(__file__).resolve().parent
 KILLS = int(os.environ.get("KRAFTPY_SPARK_KILLS", "50"))
@@ -49,9 +51,16 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(missing() is not None
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with Network(tmp_path_factory.mktemp("cluster")) as network:
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    """Machines with a directory of their own: others tidy up pytest's while fifty kills take their half an hour."""
+    directory = Path(tempfile.mkdtemp(prefix="kraftpy-spark-"))
+    failed_before = request.session.testsfailed
+    with Network(directory) as network:
         yield network
+    if request.session.testsfailed == failed_before:
+        shutil.rmtree(directory)
+    else:
+        print(f"logs and data are in {directory}", flush=True)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +133,10 @@ class Traffic:
         self._is_over.set()
         self._producing.join(120)
         assert not self._producing.is_alive()
+
+    def twice(self) -> dict[int, int]:
+        """The rows that have come more than once until now."""
+        return {number: count for number, count in list(self.seen.items()) if count != 1}
 
     def close(self) -> None:
         self._is_read.set()
@@ -201,7 +214,9 @@ def test_every_row_once_whatever_is_killed(spark: SparkMachines, brokers: Broker
             wait_until(lambda since=traffic.produced: goes_on(since), f"rows after a kill of {kind} {number}", 400)
             if kind == "broker":
                 brokers.wait()
-            print(f"kill {kill + 1}, {kind} {number}: rows again after {time.monotonic() - began:.1f} s", flush=True)
+            took = time.monotonic() - began
+            print(f"kill {kill + 1}, {kind} {number}: rows again after {took:.1f} s, {len(traffic.seen)}", flush=True)
+            assert traffic.twice() == {}
         traffic.end()
         wait_until(lambda: len(traffic.seen) >= traffic.produced, "the last rows", 400)
         time.sleep(5)  # for rows that would come twice
@@ -209,8 +224,8 @@ def test_every_row_once_whatever_is_killed(spark: SparkMachines, brokers: Broker
         traffic._is_over.set()
         traffic.close()
         spark.driver.kill()
-    twice = {number: count for number, count in traffic.seen.items() if count != 1}
-    print(f"{traffic.produced} rows, {KILLS} kills, seed {SEED}: {len(twice)} doubled")
+    twice, lost = traffic.twice(), set(range(traffic.produced)) - set(traffic.seen)
+    print(f"{traffic.produced} rows, {KILLS} kills, seed {SEED}: {len(lost)} lost, {len(twice)} doubled", flush=True)
     assert twice == {}
     assert sorted(traffic.seen) == list(range(traffic.produced))
 

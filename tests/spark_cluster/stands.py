@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
-from machines import Machine, Network, wait_until
 
 from kraftpy.client import BlockingAdmin
 from kraftpy.pipeline.run import spark_home
 from kraftpy.spark.java import find_java
 from tests.security.certificates import Certificates
+from tests.spark_cluster.machines import Machine, Network, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(sys.prefix).resolve()
@@ -126,8 +126,10 @@ class SparkMachines:
 
     WORKERS = 2
 
-    def __init__(self, network: Network, directory: Path, archive: Path) -> None:
+    def __init__(self, network: Network, directory: Path, archive: Path, *, cores: int = 2) -> None:
+        """Have machines for all of them; a worker has so many cores to give."""
         self._directory = directory
+        self._cores = str(cores)
         self._java = find_java(os.environ, directory)
         self._archive = archive
         self.shared = directory / "shared"
@@ -163,7 +165,7 @@ class SparkMachines:
         work = self._directory / worker.name
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        options = ["--host", worker.host, "--cores", "2", "--memory", "2g", "--work-dir", str(work)]
+        options = ["--host", worker.host, "--cores", self._cores, "--memory", "2g", "--work-dir", str(work)]
         self._spark_class(worker, "org.apache.spark.deploy.worker.Worker", *options, self.url)
 
     def _spark_class(self, machine: Machine, name: str, *arguments: str) -> None:
@@ -186,7 +188,7 @@ class SparkMachines:
             "spark.driver.bindAddress": self.driver.host,
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
-            "spark.executor.cores": "2",
+            "spark.executor.cores": self._cores,
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
             "spark.network.timeout": "60s",
