@@ -352,7 +352,7 @@ async def test_a_handler_that_fails_says_so_where_its_response_has_an_error(
             (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, ConsumerGroupHeartbeatRequest(group_id="g", member_id="m")),
         ):
             route = apis._route(api_key)
-            monkeypatch.setitem(apis._routes, api_key, route._replace(handler=failing))
+            monkeypatch.setattr(route, "handler", failing)
             frame = bytearray(encode_request(api_key, version, 7, "c", message)[4:])
             response = await apis.answer(broker, frame, "/127.0.0.1", "PLAINTEXT")
             assert isinstance(response, bytes)

@@ -21,12 +21,12 @@ from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
-from kraftpy.broker.replication import checkpoints, replica_manager, replica_opener, replicas, topic_configs
+from kraftpy.broker.replication import checkpoints, replica_manager, replica_opener, topic_configs
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.log_operations import LogOperations
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.storage.offline import Offline
-from kraftpy.broker.upkeep import producer_limit, retention
+from kraftpy.broker.upkeep import producer_limit, retention, usable_logs
 from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import load
@@ -81,7 +81,7 @@ SIZES = (
     (checkpoints, "_LOOKED_AT_AT_ONCE"),
     (retention, "_LOOKED_AT_AT_ONCE"),
     (producer_limit, "_LOOKED_AT_AT_ONCE"),
-    (replicas, "_PARTITIONS_BEFORE_A_PAUSE"),
+    (usable_logs, "_PARTITIONS_BEFORE_A_PAUSE"),
 )
 """The sizes of slices in each module."""
 

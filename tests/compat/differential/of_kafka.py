@@ -17,5 +17,7 @@ _LAST: Final = {
 OF_KAFKA_4_4: Final = (ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, ApiKey.UNREGISTER_CONTROLLER)
 
 APIS: Final[dict[int, Api]] = {
-    key: api._replace(last=_LAST.get(api.key, api.last)) for key, api in SERVED.items() if key not in OF_KAFKA_4_4
+    key: Api(api.key, api.first, _LAST.get(api.key, api.last), api.flexible)
+    for key, api in SERVED.items()
+    if key not in OF_KAFKA_4_4
 }
