@@ -37,6 +37,8 @@ LEFT_OUT: Final[dict[str, tuple[str, ...]]] = {
         "tests/chaos/test_chaos_pipelines.py::test_batches_overtake_nothing_although_some_are_refused_in_the_middle",
     ),
     "counts calls between compiled functions": (
+        "tests/broker/test_follower_reads.py::test_a_follower_is_not_read_for_again_when_only_the_high_watermark_moves",
+        "tests/broker/test_idle_partitions.py::test_a_change_of_one_topic_concerns_its_partitions_alone",
         "tests/broker/test_produced_headers.py::test_the_header_of_a_produced_batch_is_read_once",
         "tests/broker/test_sliced_rounds.py::test_a_checkpoint_of_all_partitions_lets_others_run",
     ),
