@@ -13,7 +13,7 @@ fl=(1) ceval.c
 fn=(1) _PyEval_EvalFrameDefault
 10 700
 +3 200
-cob=(2) /work/0123__mypyc.cpython-311-x86_64-linux-gnu.so
+cob=(2) /site-packages/0123__mypyc.cpython-311-x86_64-linux-gnu.so
 cfi=(2) ???
 cfn=(2) CPyDef_append
 calls=2 0
