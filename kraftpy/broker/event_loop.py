@@ -74,9 +74,9 @@ class PromptSelector(selectors.BaseSelector):
         except InterruptedError:
             return others
         keys = self._keys
-        for fd, events in found:
-            key = keys.get(fd)
-            if key is None:  # a callback has closed it
+        ready = [(keys.get(fd), events) for fd, events in found]  # now: a callback may close a file, and open another
+        for key, events in ready:
+            if key is None or keys.get(key.fd) is not key:  # it was closed or changed: the next call finds the rest
                 continue
             reader: asyncio.Handle | None = key.data[0]
             if events == _READABLE and reader is not None and not reader.cancelled():

@@ -71,6 +71,49 @@ def test_a_file_that_a_callback_closes_is_not_read_any_more() -> None:
     loop.close()
 
 
+def test_a_file_that_a_callback_opens_under_the_number_of_another_is_not_ready() -> None:
+    """A pipe to a process is closed once its reader runs, which asyncio takes for the other end's leaving."""
+    selector, found = PromptSelector(), []
+    loop = asyncio.SelectorEventLoop(selector)
+    with pipes(3) as [*both, (new, _)]:
+
+        def replace(other: int) -> None:
+            number = both[other][0]
+            loop.remove_reader(number)
+            os.dup2(new, number)
+            loop.add_reader(number, found.append, "the new one")
+            found.append("replaced")
+
+        for number, (reads, writes) in enumerate(both):
+            loop.add_reader(reads, replace, 1 - number)
+            os.write(writes, b"1")
+        assert selector.select(0) == []
+        assert found == ["replaced"]
+        for reads, _ in both:
+            loop.remove_reader(reads)
+    loop.close()
+
+
+def test_a_changed_file_is_found_by_the_next_call() -> None:
+    selector, found = PromptSelector(), []
+    loop = asyncio.SelectorEventLoop(selector)
+    with pipes(2) as both:
+
+        def change(other: int) -> None:
+            loop.add_reader(both[other][0], found.append, other)
+            loop.remove_reader(both[1 - other][0])
+
+        for number, (reads, writes) in enumerate(both):
+            loop.add_reader(reads, change, 1 - number)
+            os.write(writes, b"1")
+        assert (selector.select(0), found) == ([], [])
+        assert selector.select(0) == []
+        assert len(found) == 1, "the callback of the other, which was changed"
+        for reads, _ in both:
+            loop.remove_reader(reads)
+    loop.close()
+
+
 def test_writers_are_left_to_the_loop() -> None:
     selector = PromptSelector()
     loop = asyncio.SelectorEventLoop(selector)
